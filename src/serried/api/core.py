@@ -1,0 +1,182 @@
+"""core/v1, scheduling/v1 and coordination.k8s.io/v1: the fields in use."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from serried.api.meta import LabelSelectorRequirement, Object, Wire
+
+#: A Kubernetes quantity as it stands on the wire; see `serried.api.quantity`.
+Quantity = str | int
+ResourceList = dict[str, Quantity]
+
+
+class Toleration(Wire):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class Taint(Wire):
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeSelectorTerm(Wire):
+    match_expressions: list[LabelSelectorRequirement] = []
+    match_fields: list[LabelSelectorRequirement] = []
+
+
+class NodeSelector(Wire):
+    node_selector_terms: list[NodeSelectorTerm] = []
+
+
+class PreferredSchedulingTerm(Wire):
+    weight: int
+    preference: NodeSelectorTerm
+
+
+class NodeAffinity(Wire):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+    preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = []
+
+
+class Affinity(Wire):
+    node_affinity: NodeAffinity | None = None
+
+
+class ResourceRequirements(Wire):
+    requests: ResourceList = {}
+    limits: ResourceList = {}
+
+
+class Container(Wire):
+    name: str = ""
+    resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
+    restart_policy: str = ""
+
+
+class PodSchedulingGate(Wire):
+    name: str
+
+
+class PodSpec(Wire):
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority_class_name: str = ""
+    priority: int | None = None
+    restart_policy: str = ""
+    containers: list[Container] = []
+    init_containers: list[Container] = []
+    overhead: ResourceList = {}
+    resources: ResourceRequirements | None = None
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] = []
+    scheduling_gates: list[PodSchedulingGate] = []
+
+
+class PodCondition(Wire):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+class PodStatus(Wire):
+    phase: str = ""
+    reason: str = ""
+    conditions: list[PodCondition] = []
+    start_time: datetime | None = None
+
+
+class Pod(Object):
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class PodTemplateMeta(Wire):
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class PodTemplateSpec(Wire):
+    metadata: PodTemplateMeta = msgspec.field(default_factory=PodTemplateMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+
+
+class NodeSpec(Wire):
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class NodeCondition(Wire):
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_heartbeat_time: datetime | None = None
+    last_transition_time: datetime | None = None
+
+
+class NodeStatus(Wire):
+    allocatable: ResourceList = {}
+    capacity: ResourceList = {}
+    conditions: list[NodeCondition] = []
+
+
+class Node(Object):
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class Namespace(Object):
+    pass
+
+
+class PriorityClass(Object):
+    value: int = 0
+    global_default: bool = False
+
+
+class ObjectReference(Wire):
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class EventSource(Wire):
+    component: str = ""
+
+
+class Event(Object):
+    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    count: int = 0
+    first_timestamp: datetime | None = None
+    last_timestamp: datetime | None = None
+    source: EventSource = msgspec.field(default_factory=EventSource)
+    reporting_component: str = ""
+
+
+class LeaseSpec(Wire):
+    holder_identity: str = ""
+    lease_duration_seconds: int = 0
+    acquire_time: datetime | None = None
+    renew_time: datetime | None = None
+    lease_transitions: int = 0
+
+
+class Lease(Object):
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)

@@ -1,0 +1,66 @@
+"""The kinds Serried talks about: group, version, plural, scope and the struct that holds one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from serried.api import batch, core, kueue, podgroup
+from serried.api.meta import Object
+
+T = TypeVar("T", bound=Object)
+
+
+@dataclass(frozen=True, eq=False)
+class Resource(Generic[T]):
+    """One kind of object. Each exists once, so identity is equality; `type` is what its objects decode to."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    type: type[T]
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path of one object or, without a name, of the collection; without a namespace, of all namespaces."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
+        return root + scope + "/" + "/".join(p for p in (self.plural, name, subresource) if p)
+
+    def __repr__(self) -> str:
+        return f"<{self.plural}.{self.group or 'core'}/{self.version}>"
+
+
+NODES = Resource("", "v1", "Node", "nodes", core.Node, namespaced=False)
+PODS = Resource("", "v1", "Pod", "pods", core.Pod)
+NAMESPACES = Resource("", "v1", "Namespace", "namespaces", core.Namespace, namespaced=False)
+EVENTS = Resource("", "v1", "Event", "events", core.Event)
+PRIORITY_CLASSES = Resource(
+    "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", core.PriorityClass, namespaced=False
+)
+LEASES = Resource("coordination.k8s.io", "v1", "Lease", "leases", core.Lease)
+JOBS = Resource("batch", "v1", "Job", "jobs", batch.Job)
+
+_KUEUE = ("kueue.x-k8s.io", "v1beta2")
+TOPOLOGIES = Resource(*_KUEUE, "Topology", "topologies", kueue.Topology, namespaced=False)
+RESOURCE_FLAVORS = Resource(
+    *_KUEUE, "ResourceFlavor", "resourceflavors", kueue.ResourceFlavor, namespaced=False
+)
+CLUSTER_QUEUES = Resource(*_KUEUE, "ClusterQueue", "clusterqueues", kueue.ClusterQueue, namespaced=False)
+LOCAL_QUEUES = Resource(*_KUEUE, "LocalQueue", "localqueues", kueue.LocalQueue)
+COHORTS = Resource(*_KUEUE, "Cohort", "cohorts", kueue.Cohort, namespaced=False)
+WORKLOADS = Resource(*_KUEUE, "Workload", "workloads", kueue.Workload)
+WORKLOAD_PRIORITY_CLASSES = Resource(
+    *_KUEUE, "WorkloadPriorityClass", "workloadpriorityclasses", kueue.WorkloadPriorityClass, namespaced=False
+)
+ADMISSION_CHECKS = Resource(
+    *_KUEUE, "AdmissionCheck", "admissionchecks", kueue.AdmissionCheck, namespaced=False
+)
+POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups", podgroup.PodGroup)
+
+ALL: tuple[Resource[Any], ...] = tuple(r for r in list(globals().values()) if isinstance(r, Resource))

@@ -1,0 +1,26 @@
+"""What a pod set asks for, in the integers the model calculates with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from serried.api.core import NodeAffinity, Toleration
+from serried.api.kueue import PodSetTopologyRequest
+
+
+@dataclass(frozen=True)
+class PodSetRequest:
+    """One pod set of a workload, as placement sees it."""
+
+    name: str
+    count: int
+    #: what one pod requests: cpu in millicores, memory in bytes, everything else in units, all >= 0; `pods` not included
+    requests: Mapping[str, int]
+    #: None: no wish (the implicit default of topology-only queues)
+    topology: PodSetTopologyRequest | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    node_affinity: NodeAffinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    #: its pods carry `schedulerName: serried`: the placement must name the node of every pod
+    bound_by_us: bool = False
