@@ -1,0 +1,1 @@
+"""Benchmarks. They print and record numbers; no test depends on a time."""
