@@ -1,0 +1,111 @@
+"""Who belongs to a gang and how far each member is, kept up with one step per pod event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from serried.api import names
+from serried.api.core import Pod
+from serried.api.meta import Key
+
+
+class Stage(Enum):
+    """How far a pod is."""
+
+    WAITING = "waiting"  # not bound
+    BOUND = "bound"  # on a node, not ready
+    READY = "ready"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        return self in (Stage.SUCCEEDED, Stage.FAILED)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One pod of a gang."""
+
+    name: str
+    uid: str
+    pod_set: str
+    #: completion index, or None for pods without one
+    rank: int | None
+    stage: Stage
+    #: the node it is bound to, or ""
+    node: str
+    #: names of scheduling gates still closed
+    gates: tuple[str, ...]
+    deleting: bool
+
+
+@dataclass
+class Gang:
+    """The pods of one Workload, by name, with counts kept beside them."""
+
+    members: dict[str, Member] = field(default_factory=dict)
+    #: members by stage; those being deleted are counted too
+    counts: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, 0))
+    #: pods that Serried has told the API server to bind or release, by uid, until the watch shows it
+    in_flight: set[str] = field(default_factory=set)
+    #: names of members that still wait for their place
+    waiting: set[str] = field(default_factory=set)
+
+    def set(self, member: Member) -> None:
+        self.remove(member.name, keep_in_flight=member.uid)
+        self.members[member.name] = member
+        self.counts[member.stage] += 1
+        if member.stage is Stage.WAITING and not member.deleting:
+            self.waiting.add(member.name)
+        else:
+            self.in_flight.discard(member.uid)
+
+    def remove(self, name: str, keep_in_flight: str = "") -> None:
+        old = self.members.pop(name, None)
+        if old is not None:
+            self.counts[old.stage] -= 1
+            self.waiting.discard(name)
+            if old.uid != keep_in_flight:
+                self.in_flight.discard(old.uid)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members.values())
+
+
+def workload_of(pod: Pod) -> Key | None:
+    """The Workload whose gang this pod belongs to."""
+    name = pod.metadata.annotations.get(names.WORKLOAD)
+    return (pod.metadata.namespace, name) if name else None
+
+
+def member(pod: Pod) -> Member:
+    """What a gang needs to know of a pod."""
+    return Member(
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        pod_set=pod.metadata.labels.get(names.POD_SET, ""),
+        rank=_rank(pod),
+        stage=_stage(pod),
+        node=pod.spec.node_name,
+        gates=tuple(g.name for g in pod.spec.scheduling_gates),
+        deleting=pod.metadata.deletion_timestamp is not None,
+    )
+
+
+def _rank(pod: Pod) -> int | None:
+    text = pod.metadata.annotations.get(names.COMPLETION_INDEX) or pod.metadata.labels.get(names.COMPLETION_INDEX)
+    return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 10 else None
+
+
+def _stage(pod: Pod) -> Stage:
+    if pod.status.phase == "Succeeded":
+        return Stage.SUCCEEDED
+    if pod.status.phase == "Failed":
+        return Stage.FAILED
+    if not pod.spec.node_name:
+        return Stage.WAITING
+    ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
+    return Stage.READY if ready else Stage.BOUND

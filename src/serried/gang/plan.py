@@ -1,0 +1,102 @@
+"""The binding plan: which pod of a gang goes to which place, decided by rank.
+
+The plan itself is the Workload's topologyAssignment: its domains in order, each repeated by its count, are the
+places of rank 0, 1, 2 … What is decided here is only which pods may take their places now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from serried.api import names
+from serried.gang.membership import Gang, Member, Stage
+
+#: Label values from the top level down, as in the topologyAssignment.
+Values = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PodSetPlan:
+    """Where the pods of one pod set go. `places[rank]` holds one label value for each of `levels`."""
+
+    pod_set: str
+    levels: tuple[str, ...]
+    places: tuple[Values, ...]
+
+    @property
+    def names_hosts(self) -> bool:
+        return bool(self.levels) and self.levels[-1] == names.HOSTNAME
+
+    @staticmethod
+    def of(pod_set: str, levels: Sequence[str], domains: Sequence[tuple[Values, int]]) -> PodSetPlan:
+        places = tuple(values for values, count in domains for _ in range(count))
+        return PodSetPlan(pod_set, tuple(levels), places)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One pod that goes to its place now: `values` are those of the plan's levels."""
+
+    pod: str
+    uid: str
+    values: Values
+    levels: tuple[str, ...]
+    gates: tuple[str, ...]
+
+
+def moves(gang: Gang, plans: Mapping[str, PodSetPlan], size: int, node_of: Callable[[str], str | None]) -> list[Move]:
+    """The pods that take their places now, all of the gang together.
+
+    Nothing moves before the gang is whole: `size` members, over all pod sets. A gang of which some are placed
+    already is rolled forward with the members there are (after a crash in the middle, or for a replaced pod).
+    A place is taken while an unfinished pod, also one that is being deleted, stands on it; its successor waits.
+
+    `node_of` maps the value of `kubernetes.io/hostname` to the node's name (None: no such node).
+    """
+    if not gang.waiting:
+        return []
+    there = sum(1 for m in gang if not m.deleting)
+    begun = bool(gang.in_flight) or any(m.stage is not Stage.WAITING for m in gang)
+    if there < size and not begun:
+        return []
+    result: list[Move] = []
+    for name, plan in plans.items():
+        members = [m for m in gang if m.pod_set == name]
+        for m, place in _places(members, plan, node_of):
+            if m.uid not in gang.in_flight:
+                result.append(Move(m.name, m.uid, plan.places[place], plan.levels, m.gates))
+    return result
+
+
+def _places(
+    members: Sequence[Member], plan: PodSetPlan, node_of: Callable[[str], str | None]
+) -> list[tuple[Member, int]]:
+    """A free place for each waiting member: that of its rank, else the first that nobody of that rank wants."""
+    taken: set[int] = set()
+    by_host: dict[str, list[int]] = {}
+    standing = [m for m in members if m.stage in (Stage.BOUND, Stage.READY)]
+    unranked = [m for m in standing if m.rank is None or m.rank >= len(plan.places)]
+    taken.update(m.rank for m in standing if m.rank is not None and m.rank < len(plan.places))
+    if unranked and plan.names_hosts:
+        for place, values in enumerate(plan.places):
+            by_host.setdefault(node_of(values[-1]) or "", []).append(place)
+    for m in unranked:
+        # Which of several equal places on a node it took does not matter, only that one fewer is free there.
+        free_there = next((p for p in by_host.get(m.node, ()) if p not in taken), None)
+        if free_there is None and not plan.names_hosts:
+            free_there = next((p for p in range(len(plan.places)) if p not in taken), None)
+        if free_there is not None:
+            taken.add(free_there)
+    waiting = sorted((m for m in members if m.stage is Stage.WAITING and not m.deleting), key=lambda m: m.name)
+    result: list[tuple[Member, int]] = []
+    rest: list[Member] = []
+    for m in waiting:
+        if m.rank is None or m.rank >= len(plan.places):
+            rest.append(m)
+        elif m.rank not in taken:
+            taken.add(m.rank)
+            result.append((m, m.rank))
+    free = (p for p in range(len(plan.places)) if p not in taken)
+    result.extend(zip(rest, free, strict=False))
+    return result
