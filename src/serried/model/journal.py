@@ -8,7 +8,8 @@ from collections.abc import Callable
 class Journal:
     """Records how to take back each change to the model.
 
-    A trial is `mark = journal.checkpoint()`, changes, then `journal.rollback(mark)` or, to keep them, `journal.commit()`.
+    A trial is `mark = journal.checkpoint()`, then changes, then `journal.rollback(mark)`, or `journal.commit()` to
+    keep them.
     Whatever a trial touches, caches and reasons included, records its undo here *before* it changes.
     """
 

@@ -15,7 +15,8 @@ class PodSetRequest:
 
     name: str
     count: int
-    #: what one pod requests: cpu in millicores, memory in bytes, everything else in units, all >= 0; `pods` not included
+    #: what one pod requests: cpu in millicores, memory in bytes, everything else in units, all >= 0;
+    #: `pods` is not among them
     requests: Mapping[str, int]
     #: None: no wish (the implicit default of topology-only queues)
     topology: PodSetTopologyRequest | None = None
