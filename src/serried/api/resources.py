@@ -48,9 +48,7 @@ JOBS = Resource("batch", "v1", "Job", "jobs", batch.Job)
 
 _KUEUE = ("kueue.x-k8s.io", "v1beta2")
 TOPOLOGIES = Resource(*_KUEUE, "Topology", "topologies", kueue.Topology, namespaced=False)
-RESOURCE_FLAVORS = Resource(
-    *_KUEUE, "ResourceFlavor", "resourceflavors", kueue.ResourceFlavor, namespaced=False
-)
+RESOURCE_FLAVORS = Resource(*_KUEUE, "ResourceFlavor", "resourceflavors", kueue.ResourceFlavor, namespaced=False)
 CLUSTER_QUEUES = Resource(*_KUEUE, "ClusterQueue", "clusterqueues", kueue.ClusterQueue, namespaced=False)
 LOCAL_QUEUES = Resource(*_KUEUE, "LocalQueue", "localqueues", kueue.LocalQueue)
 COHORTS = Resource(*_KUEUE, "Cohort", "cohorts", kueue.Cohort, namespaced=False)
@@ -58,9 +56,19 @@ WORKLOADS = Resource(*_KUEUE, "Workload", "workloads", kueue.Workload)
 WORKLOAD_PRIORITY_CLASSES = Resource(
     *_KUEUE, "WorkloadPriorityClass", "workloadpriorityclasses", kueue.WorkloadPriorityClass, namespaced=False
 )
-ADMISSION_CHECKS = Resource(
-    *_KUEUE, "AdmissionCheck", "admissionchecks", kueue.AdmissionCheck, namespaced=False
-)
+ADMISSION_CHECKS = Resource(*_KUEUE, "AdmissionCheck", "admissionchecks", kueue.AdmissionCheck, namespaced=False)
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups", podgroup.PodGroup)
+
+CUSTOM_RESOURCE_DEFINITIONS = Resource(
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", Object, namespaced=False
+)
+MUTATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "MutatingWebhookConfiguration",
+    "mutatingwebhookconfigurations",
+    Object,
+    namespaced=False,
+)
 
 ALL: tuple[Resource[Any], ...] = tuple(r for r in list(globals().values()) if isinstance(r, Resource))

@@ -49,6 +49,8 @@ class Gang:
     members: dict[str, Member] = field(default_factory=dict)
     #: members by stage; those being deleted are counted too
     counts: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, 0))
+    #: members that are being deleted
+    deleting: int = 0
     #: pods that Serried has told the API server to bind or release, by uid, until the watch shows it
     in_flight: set[str] = field(default_factory=set)
     #: names of members that still wait for their place
@@ -58,6 +60,7 @@ class Gang:
         self.remove(member.name, keep_in_flight=member.uid)
         self.members[member.name] = member
         self.counts[member.stage] += 1
+        self.deleting += member.deleting
         if member.stage is Stage.WAITING and not member.deleting:
             self.waiting.add(member.name)
         else:
@@ -67,6 +70,7 @@ class Gang:
         old = self.members.pop(name, None)
         if old is not None:
             self.counts[old.stage] -= 1
+            self.deleting -= old.deleting
             self.waiting.discard(name)
             if old.uid != keep_in_flight:
                 self.in_flight.discard(old.uid)

@@ -56,9 +56,8 @@ def moves(gang: Gang, plans: Mapping[str, PodSetPlan], size: int, node_of: Calla
     """
     if not gang.waiting:
         return []
-    there = sum(1 for m in gang if not m.deleting)
-    begun = bool(gang.in_flight) or any(m.stage is not Stage.WAITING for m in gang)
-    if there < size and not begun:
+    begun = gang.in_flight or gang.counts[Stage.BOUND] or gang.counts[Stage.READY]
+    if len(gang.members) - gang.deleting < size and not begun:
         return []
     result: list[Move] = []
     for name, plan in plans.items():

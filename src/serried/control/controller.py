@@ -1,0 +1,213 @@
+"""The running controller: watches feed the engine, cycles decide, the executor writes.
+
+Everything runs on one asyncio loop. Three things go on side by side: informers that keep `State` and the engine up to
+date; cycles that admit Workloads, whenever the engine says one could help; and one reconcile at a time for each Job
+that something happened to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from serried.api.kueue import Workload
+from serried.api.meta import Key
+from serried.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
+from serried.cluster.informer import Informer
+from serried.cluster.protocol import ApiError, Cluster, Conflict, Invalid, Malformed
+from serried.control import conditions, lifecycle
+from serried.control.background import StatusWriter
+from serried.control.config import Configuration
+from serried.control.events import Recorder
+from serried.control.executor import Executor
+from serried.control.state import State
+from serried.schedule.engine import Admit, Engine
+
+log = logging.getLogger(__name__)
+
+_RETRY_FIRST, _RETRY_MOST = 0.2, 30.0  # seconds between tries of a Job whose write failed
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Controller:
+    """Schedules what is on `cluster`. `run` goes on until cancelled; `ready` is set once everything has been listed."""
+
+    def __init__(
+        self, cluster: Cluster, config: Configuration | None = None, *, clock: Callable[[], datetime] = utc_now
+    ) -> None:
+        self.config = config or Configuration()
+        self.engine = Engine()
+        self.state = State(self.engine, self._mark)
+        self.ready = asyncio.Event()
+        self._cluster = cluster
+        self._clock = clock
+        self._recorder = Recorder(cluster, clock)
+        self._informers: dict[Resource[Any], Informer[Any]] = {}
+        self._executor = Executor(cluster, self._recorder, self._observe, self.engine.world.node_of)
+        self._status = StatusWriter(cluster, self.state, self._recorder, self._observe, clock, self.config)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._running: set[Key] = set()  # Jobs being reconciled
+        self._again: set[Key] = set()  # … and those of them that want another look
+        self._marked_early: set[Key] = set()  # marked before all was listed
+
+    async def run(self) -> None:
+        """Lists, then watches, decides and writes until cancelled; all tasks it started end with it."""
+        try:
+            # In order: queues and nodes before the Workloads that hold something in them.
+            for resource, change in self.state.feeds():
+                informer = Informer(
+                    self._cluster, resource, on_change=self._feed(change), on_malformed=self._malformed(resource)
+                )
+                self._informers[resource] = informer
+                informer.start()
+                await informer.synced()
+            log.info("listed %s", ", ".join(f"{len(i.store)} {r.plural}" for r, i in self._informers.items()))
+            self.ready.set()
+            self._wake.set()
+            for key in self._marked_early:
+                self._mark(key)
+            self._marked_early.clear()
+            await asyncio.gather(self._cycles(), self._recorder.run(), self._status.run())
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*(i.stop() for i in self._informers.values()), return_exceptions=True)
+
+    # --- watches in
+
+    def _feed(self, change: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def on_change(old: Any, new: Any) -> None:
+            change(old, new)
+            if self.engine.dirty:
+                self._wake.set()
+
+        return on_change
+
+    def _malformed(self, resource: Resource[Any]) -> Callable[[Malformed], None]:
+        def on_malformed(obj: Malformed) -> None:
+            log.warning("%s %s/%s cannot be read: %s", resource.kind, *obj.key, obj.error)
+            if resource not in (NODES, PODS) and obj.metadata.uid:
+                self._recorder.event(resource, obj, "Misconfigured", f"cannot be read: {obj.error}", warning=True)
+
+        return on_malformed
+
+    def _observe(self, resource: Resource[Any], obj: Any) -> None:
+        informer = self._informers.get(resource)
+        if informer is not None:
+            informer.observe(obj)
+
+    # --- decisions
+
+    async def _cycles(self) -> None:
+        """Runs a cycle whenever the engine could do something; events that come together share one."""
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(0)  # whatever else is ready on the loop belongs to the same cycle
+            self._wake.clear()
+            cycle = self.engine.cycle(self._clock())
+            for wait in cycle.waits:
+                self._status.waits(wait.key, wait.reason)
+            for admit in cycle.decisions:
+                self._status.admitted(admit.key)
+                self._spawn(self._admit(admit))
+            self._status.queues(self.engine.queues_changed())
+            if cycle.more or self.engine.dirty:
+                self._wake.set()
+
+    async def _admit(self, admit: Admit) -> None:
+        """Writes an admission; a refused one is taken back in the engine."""
+        workload = self.state.workloads.get(admit.key)
+        if workload is None or workload.metadata.uid != admit.uid:
+            return  # deleted meanwhile: the engine has let go of it
+        queue = admit.admission.cluster_queue
+        changes = conditions.admitted(queue, admit.waited)
+        patch = conditions.status_patch(workload, changes, self._clock(), admission=admit.admission)
+        try:
+            written: Workload = await self._cluster.patch(
+                WORKLOADS, admit.key[1], admit.key[0], patch=patch, subresource="status"
+            )
+        except ApiError as error:
+            log.info("admission of %s/%s taken back: %s", *admit.key, error)
+            if isinstance(error, Invalid):
+                self._recorder.event(WORKLOADS, workload, "Pending", f"admission refused: {error}", warning=True)
+            elif not isinstance(error, Conflict):
+                await asyncio.sleep(_RETRY_FIRST)
+            self.engine.withdraw(admit.key, self._clock())
+            self._wake.set()
+            return
+        self._observe(WORKLOADS, written)
+        for change in changes:
+            self._recorder.event(WORKLOADS, written, change.reason, change.message)
+
+    # --- Jobs
+
+    def _mark(self, key: Key) -> None:
+        """This Job wants a look. One look at a time for each; what happens meanwhile asks for another."""
+        if not self.ready.is_set():
+            self._marked_early.add(key)
+        elif key in self._running:
+            self._again.add(key)
+        else:
+            self._running.add(key)
+            self._spawn(self._reconcile(key))
+
+    async def _reconcile(self, key: Key) -> None:
+        delay = _RETRY_FIRST
+        try:
+            while True:
+                self._again.discard(key)
+                try:
+                    steps: Sequence[lifecycle.Step] = lifecycle.next_steps(self.state.view(key), self._clock())
+                    for step in steps:
+                        await self._executor.do(step)
+                    delay = _RETRY_FIRST
+                except Invalid as error:
+                    # It can never succeed as it stands; the next change of the Job brings another look.
+                    self._refused(key, error)
+                except ApiError as error:
+                    log.info("Job %s/%s: %s", *key, error)
+                    await asyncio.sleep(delay)
+                    delay = min(2 * delay, _RETRY_MOST)
+                    continue
+                if key not in self._again:
+                    return
+        finally:
+            self._running.discard(key)
+            self._again.discard(key)
+
+    def _refused(self, key: Key, error: ApiError) -> None:
+        log.warning("Job %s/%s: the API server refuses a write: %s", *key, error)
+        job = self.state.jobs.get(key)
+        if job is not None:
+            self._recorder.event(JOBS, job, "Misconfigured", error.message, warning=True)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task failed", exc_info=error)
+
+
+async def run_until(controller: Controller, stop: asyncio.Event) -> None:
+    """Runs the controller until `stop` is set or it fails."""
+    task = asyncio.create_task(controller.run())
+    waiter = asyncio.create_task(stop.wait())
+    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    if not task.done():
+        task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,123 @@
+"""The one place that writes decisions to the API. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+from serried.api import names
+from serried.api.meta import Object
+from serried.api.resources import JOBS, POD_GROUPS, PODS, WORKLOADS, Resource
+from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
+from serried.control.events import Recorder
+from serried.control.lifecycle import (
+    CreatePodGroup,
+    CreateWorkload,
+    DeleteWorkload,
+    PatchJob,
+    PatchWorkload,
+    Place,
+    Step,
+    Warn,
+)
+from serried.gang.plan import Move
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Object)
+
+#: Takes the server's answer to a write, as if the watch had brought it.
+Observe = Callable[[Resource[Any], Any], None]
+
+
+class Executor:
+    """Carries out steps. What the server answers is shown to the informers at once, before the watch brings it."""
+
+    def __init__(
+        self, cluster: Cluster, recorder: Recorder, observe: Observe, node_of: Callable[[str], str | None]
+    ) -> None:
+        self._cluster = cluster
+        self._recorder = recorder
+        self._observe = observe
+        self._node_of = node_of
+
+    async def do(self, step: Step) -> None:
+        """Carries out one step. Raises `ApiError` when the server refuses; an object that is gone is no failure."""
+        try:
+            await self._do(step)
+        except NotFound as error:
+            log.debug("%s: gone meanwhile (%s)", type(step).__name__, error)
+
+    async def _do(self, step: Step) -> None:
+        match step:
+            case PatchJob():
+                await self._patch(JOBS, step.job, step.patch, "status" if step.status else "")
+                if step.event is not None:
+                    self._recorder.event(JOBS, step.job, *step.event)
+            case CreateWorkload():
+                await self._create_workload(step)
+            case PatchWorkload():
+                await self._patch(WORKLOADS, step.workload, step.patch, "status" if step.status else "")
+                if step.event is not None:
+                    self._recorder.event(WORKLOADS, step.workload, *step.event)
+            case DeleteWorkload():
+                meta = step.workload.metadata
+                await self._cluster.delete(WORKLOADS, meta.name, meta.namespace, uid=meta.uid)
+                self._recorder.event(WORKLOADS, step.workload, "DeletedWorkload", f"Deleted: {step.why}")
+            case CreatePodGroup():
+                group = step.pod_group
+                self._observe(POD_GROUPS, await self._cluster.create(POD_GROUPS, group, group.metadata.namespace))
+            case Place():
+                await self._place(step)
+            case Warn():
+                self._recorder.event(JOBS, step.job, step.reason, step.message, warning=True)
+
+    async def _create_workload(self, step: CreateWorkload) -> None:
+        namespace = step.workload.metadata.namespace
+        made = await self._cluster.create(WORKLOADS, step.workload, namespace)
+        self._observe(WORKLOADS, made)
+        self._recorder.event(JOBS, step.job, "CreatedWorkload", f"Created Workload: {namespace}/{made.metadata.name}")
+
+    async def _place(self, step: Place) -> None:
+        """All bindings of the gang at once. Those that fail are tried again by the next step, if they still should."""
+        step.gang.in_flight.update(m.uid for m in step.moves)
+        namespace = step.workload.metadata.namespace
+        results = await asyncio.gather(*(self._move(namespace, m) for m in step.moves), return_exceptions=True)
+        failures: list[ApiError] = []
+        for move, result in zip(step.moves, results, strict=True):
+            if isinstance(result, BaseException):
+                step.gang.in_flight.discard(move.uid)
+                if not isinstance(result, ApiError):
+                    raise result
+                if not isinstance(result, NotFound):
+                    failures.append(result)
+        if failures:
+            raise failures[0]
+
+    async def _move(self, namespace: str, move: Move) -> None:
+        if not move.gates:
+            node = self._node_of(move.values[-1])
+            if node is None:
+                raise Conflict(409, "NodeGone", f"the plan names node {move.values[-1]}, which is gone")
+            await self._cluster.bind(namespace, move.pod, node, uid=move.uid)
+            return
+        others = [{"name": g} for g in move.gates if g != names.TOPOLOGY_GATE]
+        patch = {
+            "metadata": {"uid": move.uid},
+            "spec": {
+                "schedulingGates": others or None,
+                "nodeSelector": dict(zip(move.levels, move.values, strict=True)),
+            },
+        }
+        self._observe(PODS, await self._cluster.patch(PODS, move.pod, namespace, patch=patch))
+
+    async def _patch(
+        self, resource: Resource[T], obj: T, patch: Mapping[str, Any], subresource: Literal["", "status"]
+    ) -> None:
+        meta = obj.metadata
+        self._observe(
+            resource,
+            await self._cluster.patch(resource, meta.name, meta.namespace, patch=patch, subresource=subresource),
+        )

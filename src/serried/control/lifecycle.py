@@ -1,0 +1,319 @@
+"""The way of a job, one decision at a time: what is written next, given how everything stands. Pure.
+
+`next_steps` looks at one Job, its Workload and its gang and returns the writes that bring them closer to where they
+should be. It reads only what the API server holds, so a controller that starts after a crash goes on where the last
+one stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from serried.api import assignment, names
+from serried.api.batch import Job
+from serried.api.core import PriorityClass
+from serried.api.kueue import PodSet, PriorityClassRef, ResourceFlavor, Workload, WorkloadPriorityClass, WorkloadSpec
+from serried.api.meta import Key, ObjectMeta, OwnerReference, condition_is, find_condition
+from serried.api.names import WorkloadCondition
+from serried.api.podgroup import PodGroup, PodGroupSpec
+from serried.control import conditions
+from serried.gang.membership import Gang, Stage
+from serried.gang.plan import Move, PodSetPlan, moves
+from serried.jobs import job as jobs
+from serried.jobs.podset import Problem, pod_set_start, workload_name
+
+# --- Steps: what can be written
+
+
+@dataclass(frozen=True)
+class PatchJob:
+    """One change of the Job: suspend it, clear its start time, or start it."""
+
+    job: Job
+    patch: Mapping[str, Any]
+    status: bool = False
+    #: event on the Job and the Workload once it is done: (reason, message)
+    event: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class CreateWorkload:
+    job: Job
+    workload: Workload
+
+
+@dataclass(frozen=True)
+class PatchWorkload:
+    """A change of the Workload's spec (`status=False`) or of its conditions."""
+
+    workload: Workload
+    patch: Mapping[str, Any]
+    status: bool = True
+    event: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class DeleteWorkload:
+    workload: Workload
+    why: str
+
+
+@dataclass(frozen=True)
+class CreatePodGroup:
+    pod_group: PodGroup
+
+
+@dataclass(frozen=True)
+class Place:
+    """Pods that take their places, all of them now."""
+
+    workload: Workload
+    gang: Gang
+    moves: Sequence[Move]
+
+
+@dataclass(frozen=True)
+class Warn:
+    """Bad input on the Job, told as an event."""
+
+    job: Job
+    reason: str
+    message: str
+
+
+Step = PatchJob | CreateWorkload | PatchWorkload | DeleteWorkload | CreatePodGroup | Place | Warn
+
+
+@dataclass(frozen=True)
+class View:
+    """All that the next step depends on. `workloads` are those that name this Job as their owner."""
+
+    job: Job | None
+    workloads: Sequence[Workload]
+    gangs: Mapping[Key, Gang]
+    pod_groups: Mapping[Key, PodGroup]
+    flavors: Mapping[str, ResourceFlavor]
+    workload_priority_classes: Mapping[Key, WorkloadPriorityClass]
+    priority_classes: Mapping[Key, PriorityClass]
+    #: value of kubernetes.io/hostname → name of the node, None where there is none
+    node_of: Callable[[str], str | None]
+
+
+def next_steps(view: View, now: datetime) -> list[Step]:
+    """The writes that are due for this Job, in order. None when all is as it should be."""
+    job = view.job
+    if job is None or job.metadata.deletion_timestamp is not None or not jobs.is_managed(job):
+        return [DeleteWorkload(w, "its job is gone") for w in view.workloads if _alive(w)]
+    name = workload_name(jobs.KIND, job.metadata.name, job.metadata.uid)
+    strays = [w for w in view.workloads if w.metadata.name != name and not _owned_by(w, job) and _alive(w)]
+    steps: list[Step] = [DeleteWorkload(w, "its job was deleted and created anew") for w in strays]
+    workload = next((w for w in view.workloads if w.metadata.name == name), None)
+    if workload is None:
+        return steps + _enqueue(job, name, view)
+    if workload.metadata.deletion_timestamp is not None:
+        return steps
+    return steps + _follow(job, workload, view, now)
+
+
+def _enqueue(job: Job, name: str, view: View) -> list[Step]:
+    """A Job without a Workload: it is held back, then queued."""
+    if jobs.finished(job) is not None:
+        return []
+    steps: list[Step] = []
+    if not job.spec.suspend:
+        steps.append(PatchJob(job, jobs.stop_patch(job), event=("Suspended", "Suspended until admitted")))
+    pod_sets, problems = jobs.pod_sets(job)
+    priority, reference, problem = _priority(job, pod_sets, view)
+    if problem is not None:
+        problems.append(problem)
+    if problems:
+        return [*steps, Warn(job, "Misconfigured", "; ".join(map(str, problems)))]
+    workload = Workload(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=job.metadata.namespace,
+            labels={names.JOB_UID: job.metadata.uid},
+            owner_references=[_owner(job)],
+        ),
+        spec=WorkloadSpec(
+            pod_sets=pod_sets, queue_name=jobs.queue_name(job), priority=priority, priority_class_ref=reference
+        ),
+    )
+    return [*steps, CreateWorkload(job, workload)]
+
+
+def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Step]:
+    """A Job with its Workload: started when admitted, held when not, its end and its pods' state written down."""
+    have = workload.status.conditions
+    if condition_is(have, WorkloadCondition.FINISHED):
+        return []
+    gang = view.gangs.get(workload.key) or Gang()
+    if (end := _end(job, gang)) is not None:
+        done = conditions.finished(*end)
+        patch = conditions.status_patch(workload, [done], now)
+        return [PatchWorkload(workload, patch, event=("FinishedWorkload", done.message))]
+    if not condition_is(have, WorkloadCondition.ADMITTED):
+        return _hold(job, workload)
+    admission = workload.status.admission
+    if admission is None or not admission.pod_set_assignments:
+        return []
+    pod_sets, _ = jobs.pod_sets(job)
+    if [p.count for p in pod_sets] != [p.count for p in workload.spec.pod_sets]:
+        # Parallelism was changed under way: what was admitted is not what runs. Stop, and queue what it is now.
+        stop = [] if job.spec.suspend else [PatchJob(job, jobs.stop_patch(job), event=("Stopped", "Its size changed"))]
+        return [*stop, DeleteWorkload(workload, "its job's size changed after admission")]
+    steps: list[Step] = []
+    if job.spec.suspend:
+        if not jobs.may_start(job):
+            return []  # pods of an earlier run are still going away
+        if job.status.start_time is not None:
+            # The API server lets a template change only before the start; the start follows when this is seen.
+            return [PatchJob(job, {"status": {"startTime": None}}, status=True)]
+        start = pod_set_start(
+            workload.metadata.name,
+            workload.spec.queue_name,
+            admission,
+            admission.pod_set_assignments[0],
+            view.flavors,
+            pod_sets[0].template,
+        )
+        event = ("Started", f"Admitted by ClusterQueue {admission.cluster_queue}")
+        steps.append(PatchJob(job, jobs.start_patch(job, start), event=event))
+    size = sum(p.count for p in workload.spec.pod_sets)
+    if workload.key not in view.pod_groups and size > 0:
+        steps.append(CreatePodGroup(_pod_group(workload, size)))
+    steps.extend(_gang_steps(job, workload, gang, size, view, now))
+    return steps
+
+
+def _hold(job: Job, workload: Workload) -> list[Step]:
+    """Not admitted: the Job stays suspended, and the Workload follows what its author changes meanwhile."""
+    steps: list[Step] = []
+    if not job.spec.suspend:
+        steps.append(PatchJob(job, jobs.stop_patch(job), event=("Stopped", "Not admitted")))
+    pod_sets, problems = jobs.pod_sets(job)
+    if problems:
+        return [*steps, Warn(job, "Misconfigured", "; ".join(map(str, problems)))]
+    change: dict[str, Any] = {}
+    if _essence(pod_sets) != _essence(workload.spec.pod_sets):
+        change["podSets"] = msgspec.to_builtins(pod_sets)
+    if workload.spec.queue_name != jobs.queue_name(job):
+        change["queueName"] = jobs.queue_name(job)
+    if change:
+        version = workload.metadata.resource_version
+        patch = {"metadata": {"resourceVersion": version}, "spec": change}
+        steps.append(PatchWorkload(workload, patch, status=False, event=("UpdatedWorkload", "Its job was changed")))
+    return steps
+
+
+def _gang_steps(job: Job, workload: Workload, gang: Gang, size: int, view: View, now: datetime) -> list[Step]:
+    """Pods that take their places, and the condition PodsReady."""
+    steps: list[Step] = []
+    if gang.waiting:
+        try:
+            found = moves(gang, plans(workload), size, view.node_of)
+        except assignment.AssignmentError as error:  # not written by us: nothing can be placed by it
+            return [Warn(job, "Misconfigured", f"Workload {workload.metadata.name}, status.admission: {error}")]
+        if found:
+            steps.append(Place(workload, gang, found))
+    ready = gang.counts[Stage.READY] + gang.counts[Stage.SUCCEEDED] >= size
+    was = find_condition(workload.status.conditions, WorkloadCondition.PODS_READY)
+    if ready != (was is not None and was.status == "True") and (ready or was is not None):
+        steps.append(PatchWorkload(workload, conditions.status_patch(workload, [conditions.pods_ready(ready)], now)))
+    return steps
+
+
+def plans(workload: Workload) -> dict[str, PodSetPlan]:
+    """The binding plan that the Workload's status holds, for each pod set that has one."""
+    if workload.status.admission is None:
+        return {}
+    result = {}
+    for a in workload.status.admission.pod_set_assignments:
+        if a.topology_assignment is not None:
+            domains = assignment.decode(a.topology_assignment)
+            result[a.name] = PodSetPlan.of(a.name, a.topology_assignment.levels, domains)
+    return result
+
+
+def _end(job: Job, gang: Gang) -> tuple[bool, str] | None:
+    """Whether it is over. The Job controller may take a second to say so; that all pods have succeeded says it too."""
+    if (end := jobs.finished(job)) is not None:
+        return end
+    completions = job.spec.completions
+    if not completions or gang.counts[Stage.SUCCEEDED] < completions:
+        return None
+    succeeded = [m for m in gang if m.stage is Stage.SUCCEEDED]
+    if job.spec.completion_mode == "Indexed" and len({m.rank for m in succeeded}) < completions:
+        return None
+    return True, ""
+
+
+def _priority(job: Job, pod_sets: Sequence[PodSet], view: View) -> tuple[int, PriorityClassRef | None, Problem | None]:
+    """WorkloadPriorityClass, then the pods' PriorityClass, then the global default, then 0."""
+    if name := job.metadata.labels.get(names.PRIORITY_CLASS):
+        found = view.workload_priority_classes.get(("", name))
+        if found is None:
+            field = f"metadata.labels[{names.PRIORITY_CLASS}]"
+            return 0, None, Problem(field, repr(name), "the name of a WorkloadPriorityClass that exists")
+        return found.value, PriorityClassRef(group="kueue.x-k8s.io", kind="WorkloadPriorityClass", name=name), None
+    for pod_set in pod_sets:
+        if name := pod_set.template.spec.priority_class_name:
+            pod_class = view.priority_classes.get(("", name))
+            if pod_class is None:
+                field = "spec.template.spec.priorityClassName"
+                return 0, None, Problem(field, repr(name), "the name of a PriorityClass that exists")
+            return pod_class.value, PriorityClassRef(group="scheduling.k8s.io", kind="PriorityClass", name=name), None
+    default = next((c for c in view.priority_classes.values() if c.global_default), None)
+    if default is not None:
+        return (
+            default.value,
+            PriorityClassRef(group="scheduling.k8s.io", kind="PriorityClass", name=default.metadata.name),
+            None,
+        )
+    return 0, None, None
+
+
+def _essence(pod_sets: Sequence[PodSet]) -> list[object]:
+    """What of the pod sets scheduling depends on."""
+    return [(p.name, p.count, p.min_count, p.topology_request, p.template.spec) for p in pod_sets]
+
+
+def _alive(workload: Workload) -> bool:
+    return workload.metadata.deletion_timestamp is None
+
+
+def _owned_by(workload: Workload, job: Job) -> bool:
+    owner = workload.metadata.controller
+    return owner is not None and owner.uid == job.metadata.uid
+
+
+def _owner(job: Job) -> OwnerReference:
+    return OwnerReference(
+        api_version="batch/v1",
+        kind="Job",
+        name=job.metadata.name,
+        uid=job.metadata.uid,
+        controller=True,
+        block_owner_deletion=True,
+    )
+
+
+def _pod_group(workload: Workload, size: int) -> PodGroup:
+    owner = OwnerReference(
+        api_version="kueue.x-k8s.io/v1beta2",
+        kind="Workload",
+        name=workload.metadata.name,
+        uid=workload.metadata.uid,
+        controller=True,
+    )
+    return PodGroup(
+        metadata=ObjectMeta(
+            name=workload.metadata.name, namespace=workload.metadata.namespace, owner_references=[owner]
+        ),
+        spec=PodGroupSpec(min_member=size),
+    )

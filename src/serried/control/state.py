@@ -1,0 +1,202 @@
+"""What the controller knows: the objects it watches, who belongs to whom, and which Jobs want another look."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from serried.api import resources
+from serried.api.batch import Job
+from serried.api.core import Pod, PriorityClass
+from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
+from serried.api.meta import Key, Object
+from serried.api.podgroup import PodGroup
+from serried.api.resources import Resource
+from serried.control.lifecycle import View
+from serried.gang.membership import Gang, member, workload_of
+from serried.schedule.engine import Engine
+
+T = TypeVar("T", bound=Object)
+
+
+class State:
+    """Objects by kind and key, with the links between Jobs, Workloads and gangs.
+
+    Every change comes through `set` or `delete`, which also tell the engine and mark the Jobs that it concerns.
+    """
+
+    def __init__(self, engine: Engine, mark: Callable[[Key], None]) -> None:
+        self.engine = engine
+        self._mark = mark
+        self.jobs: dict[Key, Job] = {}
+        self.workloads: dict[Key, Workload] = {}
+        self.pod_groups: dict[Key, PodGroup] = {}
+        self.flavors: dict[str, ResourceFlavor] = {}
+        self.workload_priority_classes: dict[Key, WorkloadPriorityClass] = {}
+        self.priority_classes: dict[Key, PriorityClass] = {}
+        #: gang of each Workload that has pods
+        self.gangs: dict[Key, Gang] = {}
+        #: Workloads whose gang has changed since their PodGroup was last written
+        self.changed_gangs: set[Key] = set()
+        #: (namespace, Job name) → keys of the Workloads that name it as their owner
+        self._workloads_of: defaultdict[Key, set[Key]] = defaultdict(set)
+
+    def view(self, job: Key) -> View:
+        """Everything that the next step of this Job depends on."""
+        return View(
+            job=self.jobs.get(job),
+            workloads=[self.workloads[k] for k in sorted(self._workloads_of.get(job, ()))],
+            gangs=self.gangs,
+            pod_groups=self.pod_groups,
+            flavors=self.flavors,
+            workload_priority_classes=self.workload_priority_classes,
+            priority_classes=self.priority_classes,
+            node_of=self.engine.world.node_of,
+        )
+
+    def job_of(self, workload: Workload) -> Key | None:
+        owner = workload.metadata.controller
+        return (workload.metadata.namespace, owner.name) if owner is not None and owner.kind == "Job" else None
+
+    # --- one method for each kind that takes part; the others only feed the engine
+
+    def on_job(self, old: Job | None, new: Job | None) -> None:
+        key = _key(old, new)
+        if new is None:
+            self.jobs.pop(key, None)
+        else:
+            self.jobs[key] = new
+        self._mark(key)
+
+    def on_workload(self, old: Workload | None, new: Workload | None) -> None:
+        key = _key(old, new)
+        if old is not None and (job := self.job_of(old)) is not None:
+            self._workloads_of[job].discard(key)
+            if not self._workloads_of[job]:
+                del self._workloads_of[job]
+            self._mark(job)
+        if new is None:
+            self.workloads.pop(key, None)
+            self.engine.delete_workload(key)
+            return
+        self.workloads[key] = new
+        self.engine.set_workload(new)
+        if (job := self.job_of(new)) is not None:
+            self._workloads_of[job].add(key)
+            self._mark(job)
+
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        key = _key(old, new)
+        if new is None:
+            self.engine.delete_pod(key)
+        else:
+            self.engine.set_pod(new)
+        before = workload_of(old) if old is not None else None
+        after = workload_of(new) if new is not None else None
+        if before is not None and before != after and (gang := self.gangs.get(before)) is not None:
+            gang.remove(key[1])
+            if not gang.members:
+                del self.gangs[before]
+        if new is not None and after is not None:
+            self.gangs.setdefault(after, Gang()).set(member(new))
+        for workload in {before, after} - {None}:
+            assert workload is not None
+            self.changed_gangs.add(workload)
+            found = self.workloads.get(workload)
+            if found is not None and (job := self.job_of(found)) is not None:
+                self._mark(job)
+
+    def on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+        key = _key(old, new)
+        if new is None:
+            self.pod_groups.pop(key, None)
+            found = self.workloads.get(key)
+            if found is not None and (job := self.job_of(found)) is not None:
+                self._mark(job)
+        else:
+            self.pod_groups[key] = new
+            self.changed_gangs.add(key)
+
+    def on_flavor(self, old: ResourceFlavor | None, new: ResourceFlavor | None) -> None:
+        name = _key(old, new)[1]
+        if new is None:
+            self.flavors.pop(name, None)
+            self.engine.delete_flavor(name)
+        else:
+            self.flavors[name] = new
+            self.engine.set_flavor(new)
+
+    def on_workload_priority_class(self, old: WorkloadPriorityClass | None, new: WorkloadPriorityClass | None) -> None:
+        _store(self.workload_priority_classes, old, new)
+        self._mark_without_workload()
+
+    def on_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
+        _store(self.priority_classes, old, new)
+        self._mark_without_workload()
+
+    def _mark_without_workload(self) -> None:
+        for key in self.jobs:
+            if key not in self._workloads_of:
+                self._mark(key)
+
+    # --- what is watched
+
+    def feeds(self) -> list[tuple[Resource[Any], Callable[[Any, Any], None]]]:
+        """Each watched kind with what takes its changes (old, new), in an order in which they may first be listed."""
+        engine = self.engine
+        named = _by_name
+        return [
+            (resources.TOPOLOGIES, named(engine.set_topology, engine.delete_topology)),
+            (resources.RESOURCE_FLAVORS, self.on_flavor),
+            (resources.NODES, named(engine.set_node, engine.delete_node)),
+            (
+                resources.NAMESPACES,
+                named(lambda n: engine.set_namespace(n.metadata.name, n.metadata.labels), engine.delete_namespace),
+            ),
+            (resources.CLUSTER_QUEUES, named(engine.set_cluster_queue, engine.delete_cluster_queue)),
+            (resources.LOCAL_QUEUES, _by_key(engine.set_local_queue, engine.delete_local_queue)),
+            (resources.WORKLOAD_PRIORITY_CLASSES, self.on_workload_priority_class),
+            (resources.PRIORITY_CLASSES, self.on_priority_class),
+            (resources.WORKLOADS, self.on_workload),
+            (resources.PODS, self.on_pod),
+            (resources.POD_GROUPS, self.on_pod_group),
+            (resources.JOBS, self.on_job),
+        ]
+
+
+def _key(old: Object | None, new: Object | None) -> Key:
+    thing = new if new is not None else old
+    assert thing is not None
+    return thing.key
+
+
+def _store(store: dict[Key, T], old: T | None, new: T | None) -> None:
+    if new is None:
+        store.pop(_key(old, new), None)
+    else:
+        store[new.key] = new
+
+
+def _by_name(
+    put: Callable[[Any], object], drop: Callable[[str], object]
+) -> Callable[[Object | None, Object | None], None]:
+    def change(old: Object | None, new: Object | None) -> None:
+        if new is not None:
+            put(new)
+        else:
+            drop(_key(old, new)[1])
+
+    return change
+
+
+def _by_key(
+    put: Callable[[Any], object], drop: Callable[[Key], object]
+) -> Callable[[Object | None, Object | None], None]:
+    def change(old: Object | None, new: Object | None) -> None:
+        if new is not None:
+            put(new)
+        else:
+            drop(_key(old, new))
+
+    return change

@@ -1,0 +1,189 @@
+"""The mutating webhook for Jobs: suspended from the start, and theirs to bind who binds them.
+
+It saves a Job that has a queue from running for a moment before it is queued, and it is the only moment at which
+`schedulerName` can be set. Without it everything works too, the reconciler then suspends and kube-scheduler binds.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import logging
+import ssl
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from serried.api import names
+from serried.api.resources import MUTATING_WEBHOOKS
+from serried.cluster.protocol import AlreadyExists, Cluster
+from serried.control.config import Webhook
+from serried.jobs import job as jobs
+
+log = logging.getLogger(__name__)
+
+NAME = "serried"
+PATH = "/mutate-batch-v1-job"
+_LIFETIME = timedelta(days=365)
+
+
+class _Request(msgspec.Struct):
+    uid: str
+    object: dict[str, Any]
+    operation: str = "CREATE"
+
+
+class _Review(msgspec.Struct):
+    request: _Request
+
+
+def review(body: bytes, *, bind: bool) -> dict[str, Any]:
+    """The answer to an AdmissionReview. Raises `msgspec.MsgspecError` when the body is none."""
+    request = msgspec.json.decode(body, type=_Review).request
+    response: dict[str, Any] = {"uid": request.uid, "allowed": True}
+    operations = jobs.mutate(request.object, bind=bind) if request.operation == "CREATE" else []
+    if operations:
+        response |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """PEM texts: the server's certificate and key, and the authority that the API server is told to trust."""
+
+    certificate: bytes
+    key: bytes
+    authority: bytes
+
+    @staticmethod
+    def read(folder: str) -> Certificate:
+        """From tls.crt, tls.key and ca.crt. Raises `OSError` naming the missing file."""
+        path = Path(folder)
+        return Certificate(
+            (path / "tls.crt").read_bytes(), (path / "tls.key").read_bytes(), (path / "ca.crt").read_bytes()
+        )
+
+    @staticmethod
+    def make(hosts: list[str], now: datetime) -> Certificate:
+        """Signed by itself, for these host names or addresses; a new one is made at each start."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "serried-webhook")])
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + _LIFETIME)
+            .add_extension(x509.SubjectAlternativeName([_general_name(h) for h in hosts]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        pem = certificate.public_bytes(serialization.Encoding.PEM)
+        secret = key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        return Certificate(pem, secret, pem)
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+@asynccontextmanager
+async def serve(cluster: Cluster, config: Webhook, *, bind: bool) -> AsyncIterator[int]:
+    """Serves the webhook and registers it with the API server; yields the port. Serving ends with the context.
+
+    The registration stays: with `failurePolicy: Ignore` Jobs pass while nobody answers.
+    """
+    local = config.host if config.host not in ("0.0.0.0", "::") else "127.0.0.1"
+    service = f"{config.service}.{config.namespace}.svc" if config.service else ""
+    hosts = [h for h in (service, local, _host_of(config.url)) if h]
+    certificate = Certificate.read(config.cert_dir) if config.cert_dir else Certificate.make(hosts, datetime.now(UTC))
+
+    async def handle(request: web.Request) -> web.Response:
+        try:
+            answer = review(await request.read(), bind=bind)
+        except msgspec.MsgspecError as error:
+            return web.Response(status=400, text=f"not an AdmissionReview: {error}")
+        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+    app = web.Application(client_max_size=16 << 20)
+    app.router.add_post(PATH, handle)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, config.host, config.port, ssl_context=_ssl(certificate))
+        await site.start()
+        port: int = runner.addresses[0][1]
+        await _register(cluster, registration(config, certificate.authority, f"https://{local}:{port}"))
+        log.info("webhook for Jobs on port %d", port)
+        yield port
+    finally:
+        await runner.cleanup()
+
+
+def registration(config: Webhook, authority: bytes, here: str) -> dict[str, Any]:
+    """The MutatingWebhookConfiguration: Jobs that name a queue, at their creation."""
+    client: dict[str, Any] = {"caBundle": base64.b64encode(authority).decode()}
+    if config.service:
+        client["service"] = {"name": config.service, "namespace": config.namespace, "path": PATH}
+    else:
+        client["url"] = (config.url.rstrip("/") or here) + PATH
+    return {
+        "apiVersion": MUTATING_WEBHOOKS.api_version,
+        "kind": MUTATING_WEBHOOKS.kind,
+        "metadata": {"name": NAME},
+        "webhooks": [
+            {
+                "name": "job.serried.io",
+                "admissionReviewVersions": ["v1"],
+                "sideEffects": "None",
+                "failurePolicy": config.failure_policy,
+                "timeoutSeconds": 5,
+                "clientConfig": client,
+                "rules": [
+                    {"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["CREATE"]}
+                ],
+                "objectSelector": {"matchExpressions": [{"key": names.QUEUE_NAME, "operator": "Exists"}]},
+            }
+        ],
+    }
+
+
+async def _register(cluster: Cluster, wanted: dict[str, Any]) -> None:
+    try:
+        await cluster.create(MUTATING_WEBHOOKS, wanted)
+    except AlreadyExists:
+        await cluster.patch(MUTATING_WEBHOOKS, NAME, patch={"webhooks": wanted["webhooks"]})
+
+
+def _host_of(url: str) -> str:
+    return url.split("//", 1)[-1].split("/", 1)[0].rsplit(":", 1)[0].strip("[]") if url else ""
+
+
+def _ssl(certificate: Certificate) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    with tempfile.TemporaryDirectory() as folder:  # ssl reads certificates from files only
+        chain, key = Path(folder) / "tls.crt", Path(folder) / "tls.key"
+        chain.write_bytes(certificate.certificate)
+        key.touch(0o600)
+        key.write_bytes(certificate.key)
+        context.load_cert_chain(chain, key)
+    return context
