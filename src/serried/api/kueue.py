@@ -286,7 +286,7 @@ class PodSetUpdate(Wire):
     tolerations: list[Toleration] = []
 
 
-class AdmissionCheckState(Wire):
+class AdmissionCheckState(Wire, omit_defaults=False):
     name: str
     state: str
     message: str = ""

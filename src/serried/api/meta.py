@@ -64,7 +64,7 @@ class Object(Wire):
         return self.metadata.key
 
 
-class Condition(Wire):
+class Condition(Wire, omit_defaults=False):
     type: str
     status: str
     reason: str = ""
