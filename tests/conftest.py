@@ -1,18 +1,22 @@
 """Fixtures that all tests share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import yaml
 
 from tools.controlplane import ControlPlane
 
+_CRDS = Path(__file__).parents[1] / "deploy" / "crds"
 _VERSION = pytest.StashKey[str]()
 
 
 @pytest.fixture(scope="session")
 def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """A real control plane for all tests of the run; each scenario works in namespaces of its own."""
-    with ControlPlane() as plane:
+    """A real control plane, with our CRDs, for all tests of the run; each scenario works in a namespace of its own."""
+    crds = [crd for file in sorted(_CRDS.glob("*.yaml")) for crd in yaml.safe_load_all(file.read_text()) if crd]
+    with ControlPlane(crds=crds) as plane:
         request.config.stash[_VERSION] = plane.version()
         yield plane
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tools.controlplane import ControlPlane, ControlPlaneError, User, binaries
+from tools.controlplane.programs import free_ports
 
 ROOT = Path(__file__).parents[2]
 ALL = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
@@ -185,10 +186,53 @@ def test_a_program_that_ends_is_named_with_the_end_of_its_log() -> None:
         plane.pids()
 
 
-def test_assets_that_lack_a_program_are_refused_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("etcd", "kube-apiserver", "kubectl", "kube-scheduler"):
-        (tmp_path / name).write_text("")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
-    with pytest.raises(ControlPlaneError, match="lacks kube-controller-manager"):
-        binaries()
+def test_a_program_that_is_not_ready_in_time_is_named() -> None:
+    plane = ControlPlane(controllers=(), scheduler=False, timeout=0.2)
+    with pytest.raises(ControlPlaneError, match="kube-apiserver is not ready"):
+        plane.start()
+
+
+def test_another_port_is_tried_when_one_was_taken_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as occupant:
+        occupant.bind(("127.0.0.1", 0))
+        taken = occupant.getsockname()[1]
+        choices = iter([[taken, *free_ports(2)], free_ports(3)])
+        monkeypatch.setattr("tools.controlplane.plane.free_ports", lambda _count: next(choices))
+        with ControlPlane(controllers=(), scheduler=False) as plane:
+            assert not plane.url.endswith(f":{taken}")
+            assert plane.version()
+
+
+def test_objects_of_a_kind_given_at_the_start_are_collected_with_their_owner() -> None:
+    crd = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"},
+        "spec": {
+            "group": "example.com",
+            "scope": "Namespaced",
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+            ],
+        },
+    }
+    things = "/apis/example.com/v1/namespaces/default/things"
+    with ControlPlane(crds=[crd], scheduler=False) as plane:
+        _, owner = plane.request("POST", "/api/v1/namespaces/default/configmaps", {"metadata": {"name": "owner"}})
+        reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
+        thing = {
+            "apiVersion": "example.com/v1",
+            "kind": "Thing",
+            "metadata": {"name": "thing", "ownerReferences": [reference]},
+        }
+        status, body = plane.request("POST", things, thing)
+        assert status == 201, body
+        plane.request("DELETE", "/api/v1/namespaces/default/configmaps/owner")
+        eventually(lambda: plane.request("GET", f"{things}/thing")[0] == 404)
+
+
+def test_a_crd_that_is_refused_stops_the_start() -> None:
+    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "nothing"}}
+    with pytest.raises(ControlPlaneError, match=r"refuses the CRD nothing: .*spec\.group"):
+        ControlPlane(crds=[crd], controllers=(), scheduler=False).start()

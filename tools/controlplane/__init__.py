@@ -4,7 +4,7 @@ From Python, `ControlPlane`; by hand, `python -m tools.controlplane up | down | 
 The programs come from `KUBEBUILDER_ASSETS`, from PATH, or are built once from the Go tool module in this folder.
 """
 
-from tools.controlplane.binaries import binaries
+from tools.controlplane.assets import binaries
 from tools.controlplane.credentials import User
 from tools.controlplane.errors import ControlPlaneError
 from tools.controlplane.plane import DEFAULT_CONTROLLERS, ControlPlane

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tools.controlplane.binaries import binaries, cache
+from tools.controlplane.assets import binaries, cache
 from tools.controlplane.errors import ControlPlaneError
 
 _ROOT = Path(__file__).parents[2]

@@ -1,5 +1,6 @@
 """One control plane: which programs with which flags, in which order, and how to reach them."""
 
+import http.client
 import json
 import shutil
 import ssl
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tools.controlplane import programs
-from tools.controlplane.binaries import binaries
+from tools.controlplane.assets import binaries
 from tools.controlplane.credentials import (
     ADMIN,
     User,
@@ -26,7 +27,9 @@ from tools.controlplane.errors import ControlPlaneError
 from tools.controlplane.programs import PortTakenError, Program, Programs, free_ports
 
 #: What jobs need. Not node-lifecycle-controller: without kubelets it would taint every node as unreachable.
+#: Without clusterrole-aggregation-controller the roles view, edit and admin would be empty.
 DEFAULT_CONTROLLERS = (
+    "clusterrole-aggregation-controller",
     "garbage-collector-controller",
     "job-controller",
     "namespace-controller",
@@ -74,6 +77,8 @@ class ControlPlane:
         controllers: what kube-controller-manager runs; none leaves it out.
         scheduler: whether to run kube-scheduler.
         native_gangs: switch on Kubernetes' own gang scheduling (scheduling.k8s.io), in all three programs.
+        crds: CustomResourceDefinitions to have from the start. The garbage collector looks for new kinds only
+            every 30 s: dependants of a kind created later are not collected before that.
         users: who can sign in besides the administrator.
         requests_inflight: requests served at once; a third of them may be mutating. Kubernetes' default is 600.
             The administrator (system:masters) is never held back by it.
@@ -87,6 +92,7 @@ class ControlPlane:
         controllers: Sequence[str] = DEFAULT_CONTROLLERS,
         scheduler: bool = True,
         native_gangs: bool = False,
+        crds: Iterable[Mapping[str, Any]] = (),
         users: Iterable[User] = (),
         requests_inflight: int = 600,
         timeout: float = 60.0,
@@ -95,12 +101,13 @@ class ControlPlane:
         self._controllers = (*controllers, *_GANG_CONTROLLERS) if controllers and native_gangs else tuple(controllers)
         self._scheduler = scheduler
         self._native_gangs = native_gangs
+        self._crds = tuple(crds)
         self._admin = User(ADMIN, ("system:masters",))
         self._users = {user.name: user for user in (*users, self._admin, _CONTROLLER_MANAGER, _SCHEDULER)}
         self._requests_inflight = requests_inflight
         self._timeout = timeout
         self._programs: Programs | None = None
-        self._tls = ssl.create_default_context()
+        self._http = urllib.request.OpenerDirector()
         #: Address of the API server, once started.
         self.url = ""
 
@@ -176,9 +183,9 @@ class ControlPlane:
     def request(
         self, method: str, path: str, body: object = None, *, token: str | None = None, content_type: str | None = None
     ) -> tuple[int, Any]:
-        """One request, as the administrator unless `token` says who: the status code and the decoded JSON.
+        """One request, as the administrator unless `token` says who: the status code and the decoded answer.
 
-        A refusal is an answer (its body is a Status object), not an error.
+        A refusal is an answer too (its body is a Status object), not an error. What is not JSON comes as text.
         `content_type` is needed for a patch, such as `application/merge-patch+json`.
         """
         request = urllib.request.Request(
@@ -192,11 +199,11 @@ class ControlPlane:
             },
         )
         try:
-            with urllib.request.urlopen(request, timeout=30, context=self._tls) as response:
-                return response.status, json.load(response)
+            with self._http.open(request, timeout=30) as response:
+                return response.status, _decode(response)
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, json.load(error)
+                return error.code, _decode(error)
 
     def check(self) -> None:
         """Raise ControlPlaneError, with the end of its log, if a program has ended by itself."""
@@ -229,60 +236,61 @@ class ControlPlane:
         except BaseException:
             shutil.rmtree(directory)
             raise
-        etcd_port, peer_port, server_port, manager_port, scheduler_port = free_ports(5)
+        server_port, manager_port, scheduler_port = free_ports(3)
         write_certificates(directory)
         write_tokens(directory / "tokens.csv", self._users.values())
-        self._tls = ssl.create_default_context(cafile=directory / "ca.crt")
+        tls = ssl.create_default_context(cafile=directory / "ca.crt")
+        # Without the proxies of the environment, which cannot reach this machine's own address.
+        self._http = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=tls)
+        )
         self.url = f"https://127.0.0.1:{server_port}"
 
         # The API server waits for etcd by itself, so the two start together.
-        etcd_url = f"http://127.0.0.1:{etcd_port}"
-        etcd = running.start(
-            assets / "etcd", _etcd(directory, etcd_url, f"http://127.0.0.1:{peer_port}"), f"{etcd_url}/readyz"
-        )
-        server = running.start(
-            assets / "kube-apiserver",
-            [*self._api_server(directory, etcd_url, server_port), *self._gates()],
-            f"{self.url}/readyz",
-        )
-        self._wait(etcd, deadline)
-        self._wait(server, deadline)
+        running.start(assets / "etcd", _ETCD)
+        server = running.start(assets / "kube-apiserver", [*self._api_server(directory, server_port), *self._gates()])
+        self._wait(server, f"{self.url}/readyz", deadline)
         # The API server makes it a moment after it is ready, and everybody expects it.
-        self._wait(server, deadline, f"{self.url}/api/v1/namespaces/default")
+        self._wait(server, f"{self.url}/api/v1/namespaces/default", deadline)
+        for crd in self._crds:
+            self._create_crd(crd, server, deadline)
 
-        others = []
+        others = {}
         if self._controllers:
-            others.append(
-                running.start(
-                    assets / "kube-controller-manager",
-                    [*self._controller_manager(directory, manager_port), *self._gates()],
-                    f"https://127.0.0.1:{manager_port}/healthz",
-                )
-            )
+            flags = [*self._controller_manager(directory, manager_port), *self._gates()]
+            manager = running.start(assets / "kube-controller-manager", flags)
+            others[f"https://127.0.0.1:{manager_port}/healthz"] = manager
         if self._scheduler:
-            others.append(
-                running.start(
-                    assets / "kube-scheduler",
-                    [*self._kube_scheduler(directory, scheduler_port), *self._gates()],
-                    f"https://127.0.0.1:{scheduler_port}/readyz",
-                )
-            )
-        for program in others:
-            self._wait(program, deadline)
+            flags = [*self._kube_scheduler(directory, scheduler_port), *self._gates()]
+            scheduler = running.start(assets / "kube-scheduler", flags)
+            others[f"https://127.0.0.1:{scheduler_port}/readyz"] = scheduler
+        for url, program in others.items():
+            self._wait(program, url, deadline)
 
-    def _wait(self, program: Program, deadline: float, url: str | None = None) -> None:
-        """Wait until the program answers 200 at its URL, or `url`."""
+    def _create_crd(self, crd: Mapping[str, Any], server: Program, deadline: float) -> None:
+        """Create a CustomResourceDefinition and wait until its kind is served."""
+        status, body = self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
+        if status != 201:
+            name = crd.get("metadata", {}).get("name", "without a name")
+            raise ControlPlaneError(f"the API server refuses the CRD {name}: {body['message']}")
+        spec = body["spec"]
+        version = next(version["name"] for version in spec["versions"] if version["served"])
+        self._wait(server, f"{self.url}/apis/{spec['group']}/{version}/{spec['names']['plural']}?limit=1", deadline)
+
+    def _wait(self, program: Program, url: str, deadline: float) -> None:
+        """Wait until a program answers 200 at a URL of its own; PortTakenError if it lost its port to another."""
         # No token for the others: they would ask the API server about it, and let anyone ask for their health.
         headers = {"Authorization": f"Bearer {self.token}"} if program.name == "kube-apiserver" else {}
-        request = urllib.request.Request(url or program.ready_url, headers=headers)
+        request = urllib.request.Request(url, headers=headers)
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=5, context=self._tls):
+                with self._http.open(request, timeout=2):
                     return
-            except OSError as error:  # not listening yet, or an HTTP status that says not ready
-                if isinstance(error, urllib.error.HTTPError):
-                    error.close()
-            program.check()
+            except urllib.error.HTTPError as error:
+                error.close()
+            except (OSError, http.client.HTTPException):
+                pass  # not listening yet
+            self.check()
             if time.monotonic() > deadline:
                 raise ControlPlaneError(
                     f"{program.name} is not ready {self._timeout:.0f} s after the start; "
@@ -295,9 +303,9 @@ class ControlPlane:
             return []
         return ["--feature-gates=" + ",".join(f"{gate}=true" for gate in _GANG_GATES)]
 
-    def _api_server(self, directory: Path, etcd_url: str, port: int) -> list[str]:
+    def _api_server(self, directory: Path, port: int) -> list[str]:
         flags: dict[str, object] = {
-            "etcd-servers": etcd_url,
+            "etcd-servers": _ETCD_URL,
             "bind-address": "127.0.0.1",
             "secure-port": port,
             "advertise-address": "127.0.0.1",
@@ -358,22 +366,28 @@ class ControlPlane:
         )
 
 
-def _etcd(directory: Path, url: str, peer_url: str) -> list[str]:
-    return [
-        *_flags(
-            {
-                "name": "test",
-                "data-dir": directory / "etcd",
-                "listen-client-urls": url,
-                "advertise-client-urls": url,
-                "listen-peer-urls": peer_url,
-                "initial-advertise-peer-urls": peer_url,
-                "initial-cluster": f"test={peer_url}",
-            }
-        ),
-        "--unsafe-no-fsync",
-    ]
+def _decode(response: http.client.HTTPResponse | urllib.error.HTTPError) -> Any:
+    content = response.read()
+    return json.loads(content) if response.headers.get_content_type() == "application/json" else content.decode()
 
 
 def _flags(values: Mapping[str, object]) -> list[str]:
     return [f"--{name}={value}" for name, value in values.items()]
+
+
+# etcd needs no ports: it listens on two sockets in its working directory, where the API server starts as well.
+_ETCD_URL, _PEER_URL = "unix://etcd:0", "unix://peer:0"
+_ETCD = [
+    *_flags(
+        {
+            "name": "test",
+            "data-dir": "etcd-data",
+            "listen-client-urls": _ETCD_URL,
+            "advertise-client-urls": _ETCD_URL,
+            "listen-peer-urls": _PEER_URL,
+            "initial-advertise-peer-urls": _PEER_URL,
+            "initial-cluster": f"test={_PEER_URL}",
+        }
+    ),
+    "--unsafe-no-fsync",
+]

@@ -40,12 +40,11 @@ def free_ports(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Program:
-    """One started program, its log, and the URL that answers 200 once it is ready."""
+    """One started program and its log."""
 
     name: str
     process: "subprocess.Popen[bytes]"
     log: Path
-    ready_url: str
 
     def tail(self, lines: int = 20) -> str:
         """The last lines of its log."""
@@ -80,7 +79,7 @@ class Programs:
             start_new_session=True,
         )
 
-    def start(self, path: Path, arguments: Sequence[str], ready_url: str) -> Program:
+    def start(self, path: Path, arguments: Sequence[str]) -> Program:
         """Start one program with its output in `NAME.log`. Raises ControlPlaneError if it cannot be executed."""
         log = self.directory / f"{path.name}.log"
         first = next(iter(self.running.values()), None)
@@ -100,7 +99,7 @@ class Programs:
             assert self._guard.stdin is not None
             self._guard.stdin.write(b"%d\n" % process.pid)
             self._guard.stdin.flush()
-        program = self.running[path.name] = Program(path.name, process, log, ready_url)
+        program = self.running[path.name] = Program(path.name, process, log)
         return program
 
     def stop(self) -> None:
