@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -199,15 +198,3 @@ class Controller:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task failed", exc_info=error)
-
-
-async def run_until(controller: Controller, stop: asyncio.Event) -> None:
-    """Runs the controller until `stop` is set or it fails."""
-    task = asyncio.create_task(controller.run())
-    waiter = asyncio.create_task(stop.wait())
-    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
-    waiter.cancel()
-    if not task.done():
-        task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

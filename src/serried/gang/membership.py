@@ -14,7 +14,9 @@ from serried.api.meta import Key
 class Stage(Enum):
     """How far a pod is."""
 
-    WAITING = "waiting"  # not bound
+    HELD = "held"  # behind a scheduling gate that is not ours to open
+    WAITING = "waiting"  # for its place
+    RELEASED = "released"  # given its place, for kube-scheduler to bind
     BOUND = "bound"  # on a node, not ready
     READY = "ready"
     SUCCEEDED = "succeeded"
@@ -35,7 +37,7 @@ class Member:
     #: completion index, or None for pods without one
     rank: int | None
     stage: Stage
-    #: the node it is bound to, or ""
+    #: the node it is bound to; of a released pod the value of kubernetes.io/hostname it is steered to; or ""
     node: str
     #: names of scheduling gates still closed
     gates: tuple[str, ...]
@@ -93,7 +95,7 @@ def member(pod: Pod) -> Member:
         pod_set=pod.metadata.labels.get(names.POD_SET, ""),
         rank=_rank(pod),
         stage=_stage(pod),
-        node=pod.spec.node_name,
+        node=pod.spec.node_name or pod.spec.node_selector.get(names.HOSTNAME, ""),
         gates=tuple(g.name for g in pod.spec.scheduling_gates),
         deleting=pod.metadata.deletion_timestamp is not None,
     )
@@ -110,6 +112,9 @@ def _stage(pod: Pod) -> Stage:
     if pod.status.phase == "Failed":
         return Stage.FAILED
     if not pod.spec.node_name:
-        return Stage.WAITING
+        if pod.spec.scheduler_name == names.SCHEDULER_NAME:
+            return Stage.HELD if pod.spec.scheduling_gates else Stage.WAITING
+        gated = any(g.name == names.TOPOLOGY_GATE for g in pod.spec.scheduling_gates)
+        return Stage.WAITING if gated else Stage.RELEASED
     ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
     return Stage.READY if ready else Stage.BOUND

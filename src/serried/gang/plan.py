@@ -15,6 +15,9 @@ from serried.gang.membership import Gang, Member, Stage
 #: Label values from the top level down, as in the topologyAssignment.
 Values = tuple[str, ...]
 
+#: A pod at one of these stages takes up its place.
+_STANDING = (Stage.RELEASED, Stage.BOUND, Stage.READY)
+
 
 @dataclass(frozen=True)
 class PodSetPlan:
@@ -42,6 +45,7 @@ class Move:
     uid: str
     values: Values
     levels: tuple[str, ...]
+    #: closed gates, the topology gate among them, of a pod that kube-scheduler binds; none: we bind it
     gates: tuple[str, ...]
 
 
@@ -56,8 +60,8 @@ def moves(gang: Gang, plans: Mapping[str, PodSetPlan], size: int, node_of: Calla
     """
     if not gang.waiting:
         return []
-    begun = gang.in_flight or gang.counts[Stage.BOUND] or gang.counts[Stage.READY]
-    if len(gang.members) - gang.deleting < size and not begun:
+    begun = gang.in_flight or any(gang.counts[s] for s in _STANDING)
+    if len(gang.members) - gang.deleting - gang.counts[Stage.HELD] < size and not begun:
         return []
     result: list[Move] = []
     for name, plan in plans.items():
@@ -74,12 +78,13 @@ def _places(
     """A free place for each waiting member: that of its rank, else the first that nobody of that rank wants."""
     taken: set[int] = set()
     by_host: dict[str, list[int]] = {}
-    standing = [m for m in members if m.stage in (Stage.BOUND, Stage.READY)]
+    standing = [m for m in members if m.stage in _STANDING]
     unranked = [m for m in standing if m.rank is None or m.rank >= len(plan.places)]
     taken.update(m.rank for m in standing if m.rank is not None and m.rank < len(plan.places))
     if unranked and plan.names_hosts:
         for place, values in enumerate(plan.places):
-            by_host.setdefault(node_of(values[-1]) or "", []).append(place)
+            for name in {values[-1], node_of(values[-1]) or values[-1]}:
+                by_host.setdefault(name, []).append(place)
     for m in unranked:
         # Which of several equal places on a node it took does not matter, only that one fewer is free there.
         free_there = next((p for p in by_host.get(m.node, ()) if p not in taken), None)

@@ -1,0 +1,42 @@
+"""`serried run`: the controller as a process."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+from pathlib import Path
+
+from serried.cli.connect import complete, connect
+from serried.cli.main import Failure
+from serried.control.config import Configuration, ConfigurationError, load
+from serried.control.run import LeadershipLost, NotServed, run
+
+
+def run_controller(kubeconfig: Path | None, context: str | None, config: Path | None, *, verbose: bool) -> None:
+    """Runs until SIGTERM or SIGINT. Raises `Failure`."""
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    try:
+        settings = load(config) if config is not None else Configuration()
+    except ConfigurationError as error:
+        raise Failure(str(error)) from error
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with connect(kubeconfig, context, concurrency=settings.client.concurrency) as cluster:
+            logging.getLogger(__name__).info("Kubernetes %s", await cluster.version())
+            await cluster.warm(settings.client.concurrency)
+            gc.freeze()  # what is loaded now stays; the collector need not look at it again
+            await run(cluster, settings, stop)
+
+    try:
+        complete(main)
+    except (NotServed, LeadershipLost) as error:
+        raise Failure(str(error)) from error

@@ -1,0 +1,98 @@
+"""`serried run` as one function: checks, leader election, webhook, controller, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from contextlib import AsyncExitStack, suppress
+
+from serried.api.resources import POD_GROUPS, WORKLOADS
+from serried.cluster.election import LeaderElection
+from serried.cluster.protocol import Cluster, NotFound
+from serried.control import webhook
+from serried.control.config import Configuration
+from serried.control.controller import Controller
+
+log = logging.getLogger(__name__)
+
+
+class NotServed(Exception):
+    """The API server lacks a kind that Serried needs; the text says which and what to do."""
+
+
+class LeadershipLost(Exception):
+    """Somebody else leads now. Nothing may be written any more; start again to stand by."""
+
+
+async def run(cluster: Cluster, config: Configuration, stop: asyncio.Event) -> None:
+    """Runs the controller until `stop` is set.
+
+    Raises `NotServed` before anything is written, `LeadershipLost` when the lease could not be renewed.
+    """
+    await check_served(cluster)
+    async with AsyncExitStack() as stack:
+        lost = asyncio.Event()
+        if config.webhook.enabled:  # every replica answers, whoever leads
+            bind = config.binding == "serried"
+            await stack.enter_async_context(webhook.serve(cluster, config.webhook, bind=bind))
+        if config.leader_election.enabled:
+            election = _election(cluster, config)
+            log.info("standing by for the lease %s", config.leader_election.name)
+            if not await _unless(stop, asyncio.create_task(election.acquire())):
+                return
+            stack.push_async_callback(election.release)
+            lost = election.lost
+            log.info("leading")
+        controller = asyncio.create_task(Controller(cluster, config).run())
+        waits = [asyncio.create_task(e.wait()) for e in (stop, lost)]
+        try:
+            await asyncio.wait({controller, *waits}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (*waits, controller):
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await controller
+        if lost.is_set():
+            raise LeadershipLost(f"the lease {config.leader_election.name} could not be renewed in time")
+
+
+async def check_served(cluster: Cluster) -> None:
+    """Raises `NotServed` when the custom kinds are not installed."""
+    for resource in (WORKLOADS, POD_GROUPS):
+        try:
+            await cluster.list(resource, "default", label_selector="serried.io/none")
+        except NotFound as error:
+            raise NotServed(
+                f"the API server does not serve {resource.plural}.{resource.group}/{resource.version}; "
+                "install the custom resource definitions: serried crds --apply"
+            ) from error
+
+
+async def _unless(stop: asyncio.Event, task: asyncio.Task[None]) -> bool:
+    """Waits for the task; False when `stop` came first."""
+    waiter = asyncio.create_task(stop.wait())
+    await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+    waiter.cancel()
+    if task.done():
+        task.result()
+        return True
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    return False
+
+
+def _election(cluster: Cluster, config: Configuration) -> LeaderElection:
+    settings = config.leader_election
+    return LeaderElection(
+        cluster,
+        settings.namespace,
+        settings.name,
+        identity=f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4()}",
+        lease_duration=settings.lease_duration,
+        renew_deadline=settings.renew_deadline,
+        retry_period=settings.retry_period,
+    )

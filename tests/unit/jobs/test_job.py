@@ -1,0 +1,196 @@
+"""batch/v1 Jobs as pod sets, and what starts and stops them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from serried.api import names
+from serried.api.batch import Job
+from serried.api.core import Toleration
+from serried.jobs import job as jobs
+from serried.jobs.podset import PodSetStart, workload_name
+
+
+def make(
+    spec: dict[str, Any] | None = None,
+    *,
+    annotations: dict[str, str] | None = None,
+    template: dict[str, Any] | None = None,
+    status: dict[str, Any] | None = None,
+) -> Job:
+    return msgspec.convert(
+        {
+            "metadata": {"name": "train", "namespace": "team", "uid": "u1", "labels": {names.QUEUE_NAME: "lq"}},
+            "spec": {
+                "suspend": True,
+                **(spec or {}),
+                "template": template or {"metadata": {"annotations": annotations or {}}},
+            },
+            "status": status or {},
+        },
+        type=Job,
+    )
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7386, as the API server applies it."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merge(result.get(key), value)
+    return result
+
+
+def patched(job: Job, patch: dict[str, Any]) -> Job:
+    return msgspec.convert(merge(msgspec.to_builtins(job), patch), type=Job, strict=False)
+
+
+def test_the_workloads_name_fits_a_label_and_tells_incarnations_apart() -> None:
+    long = "a" * 63
+    first, second = workload_name("Job", long, "u1"), workload_name("Job", long, "u2")
+    assert first != second
+    assert first.startswith("job-aaa")
+    assert len(first) == len(second) == 63
+    assert workload_name("Job", "train", "u1") == workload_name("Job", "train", "u1")
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        ({}, 1),
+        ({"parallelism": 8, "completions": 4}, 4),
+        ({"parallelism": 4, "completions": 8}, 4),
+        ({"parallelism": 0}, 0),
+    ],
+)
+def test_pods_that_run_at_the_same_time(spec: dict[str, Any], count: int) -> None:
+    pod_sets, problems = jobs.pod_sets(make(spec))
+    assert ([p.count for p in pod_sets], problems) == ([count], [])
+
+
+def test_topology_annotations_become_the_request() -> None:
+    (pod_set,), problems = jobs.pod_sets(
+        make(
+            {"completionMode": "Indexed"},
+            annotations={
+                names.REQUIRED_TOPOLOGY: "rack",
+                names.SLICE_REQUIRED_TOPOLOGY: "host",
+                names.SLICE_SIZE: "2",
+            },
+        )
+    )
+    assert problems == []
+    request = pod_set.topology_request
+    assert request is not None
+    assert (request.required, request.pod_set_slice_required_topology, request.pod_set_slice_size) == (
+        "rack",
+        "host",
+        2,
+    )
+    assert request.pod_index_label == names.COMPLETION_INDEX
+
+
+def test_without_annotations_there_is_no_request() -> None:
+    (pod_set,), _ = jobs.pod_sets(make())
+    assert pod_set.topology_request is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        (names.SLICE_SIZE, "two", "a whole number from 1"),
+        (names.SLICE_SIZE, "0", "a whole number from 1"),
+        (names.SLICE_SIZE, "-3", "a whole number from 1"),
+        (names.SLICE_SIZE, "99999999999", "a whole number from 1"),
+        (names.UNCONSTRAINED_TOPOLOGY, "yes", '"true" or "false"'),
+        (names.SLICE_CONSTRAINTS, "{", "a JSON list"),
+        (names.SLICE_CONSTRAINTS, '[{"topology": 3}]', "a JSON list"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_what_is_allowed(key: str, value: str, allowed: str) -> None:
+    _, problems = jobs.pod_sets(make(annotations={key: value}))
+    (problem,) = problems
+    assert key in problem.field
+    assert value in problem.found
+    assert allowed in problem.allowed
+
+
+def test_a_start_adds_and_the_original_template_is_what_was_there_before() -> None:
+    author = {
+        "metadata": {"labels": {"app": "x"}, "annotations": {names.REQUIRED_TOPOLOGY: "rack"}},
+        "spec": {
+            "nodeSelector": {"pool": "author"},
+            "tolerations": [{"key": "own", "operator": "Exists"}],
+            "schedulingGates": [{"name": "own"}],
+        },
+    }
+    job = make(template=author)
+    start = PodSetStart(
+        labels={names.POD_SET: "main"},
+        annotations={names.WORKLOAD: "job-train"},
+        node_selector={"pool": "flavor", "zone": "z"},
+        tolerations=[Toleration(key="gpu", operator="Exists")],
+        scheduling_gates=[names.TOPOLOGY_GATE],
+    )
+    started = patched(job, jobs.start_patch(job, start))
+    spec = started.spec.template.spec
+    assert not started.spec.suspend
+    assert started.spec.template.metadata.labels == {"app": "x", names.POD_SET: "main"}
+    assert spec.node_selector == {"pool": "author", "zone": "z"}
+    assert [t.key for t in spec.tolerations] == ["own", "gpu"]
+    assert [g.name for g in spec.scheduling_gates] == ["own", names.TOPOLOGY_GATE]
+
+    assert jobs.original_template(started) == job.spec.template
+    stopped = patched(started, jobs.stop_patch(started))
+    assert stopped.spec.suspend
+    assert jobs.pod_sets(stopped) == jobs.pod_sets(job)
+
+    elsewhere = PodSetStart(annotations={names.WORKLOAD: "job-train"}, node_selector={"zone": "other"})
+    again = patched(stopped, jobs.start_patch(stopped, elsewhere))
+    assert again.spec.template.spec.node_selector == {"pool": "author", "zone": "other"}
+    assert [t.key for t in again.spec.template.spec.tolerations] == ["own"]
+    assert [g.name for g in again.spec.template.spec.scheduling_gates] == ["own"]
+    assert names.POD_SET not in again.spec.template.metadata.labels
+
+
+def test_a_job_that_ran_starts_again_only_when_it_has_come_to_rest() -> None:
+    then = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
+    suspended = [{"type": "Suspended", "status": "True"}]
+    assert jobs.may_start(make())
+    assert not jobs.may_start(make(status={"startTime": then}))
+    assert not jobs.may_start(make(status={"startTime": then, "active": 1, "conditions": suspended}))
+    assert jobs.may_start(make(status={"startTime": then, "conditions": suspended}))
+
+
+def test_the_end_is_the_jobs_own_word() -> None:
+    assert jobs.finished(make()) is None
+    failed = {"conditions": [{"type": "Failed", "status": "True", "message": "too many"}]}
+    assert jobs.finished(make(status=failed)) == (False, "too many")
+    assert jobs.finished(make(status={"conditions": [{"type": "Complete", "status": "True"}]})) == (True, "")
+
+
+def test_the_webhook_suspends_and_claims_what_has_a_queue() -> None:
+    queued = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {"template": {"spec": {}}}}
+    assert jobs.mutate(queued, bind=True) == [
+        {"op": "add", "path": "/spec/suspend", "value": True},
+        {"op": "add", "path": "/spec/template/spec/schedulerName", "value": "serried"},
+    ]
+    assert jobs.mutate(queued, bind=False) == [{"op": "add", "path": "/spec/suspend", "value": True}]
+    own = {"metadata": queued["metadata"], "spec": {"suspend": True, "template": {"spec": {"schedulerName": "mine"}}}}
+    assert jobs.mutate(own, bind=True) == []
+    assert jobs.mutate({"metadata": {}, "spec": {}}, bind=True) == []
+
+
+def test_jobs_of_other_controllers_are_left_alone() -> None:
+    assert jobs.is_managed(make())
+    assert jobs.is_managed(make({"managedBy": "kubernetes.io/job-controller"}))
+    assert not jobs.is_managed(make({"managedBy": "kueue.x-k8s.io/multikueue"}))
+    assert not jobs.is_managed(Job())
