@@ -63,10 +63,9 @@ class Informer(Generic[T]):
         self._selectors = {"label_selector": label_selector, "field_selector": field_selector}
         self._on_change = on_change
         self._on_malformed = on_malformed or self._log_malformed
-        #: Where to watch from; "" when a list is due.
+        #: The last version seen: where to watch from, unless a list is due.
         self._version = ""
-        #: The version of the last list.
-        self._listed = ""
+        self._list_due = True
         self._tombstones: dict[Key, str] = {}
         self._synced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -105,13 +104,13 @@ class Informer(Generic[T]):
     async def _run(self) -> None:
         while True:
             try:
-                if not self._version:
+                if self._list_due:
                     await self._list()
                 await self._watch()
             except Expired as error:
                 # Nothing wrong the first time; a server that says so again and again is not to be hurried.
                 log.info("%r: the watch expired, listing again", self.resource)
-                self._version = ""
+                self._list_due = True
                 if self._failures:
                     self._complain(error)
                     await self._back_off()
@@ -121,17 +120,18 @@ class Informer(Generic[T]):
                 self._complain(error)
                 if error.status == 504:
                     # So it answers when asked for a version it has not reached, as after its data were restored.
-                    self._version = ""
+                    self._list_due = True
                 await self._back_off()
             except Exception:
                 log.exception("%r: unexpected; listing again", self.resource)
-                self._version = ""
+                self._list_due = True
                 await self._back_off()
 
     async def _list(self) -> None:
         listing = await self._cluster.list(self.resource, self._namespace, **self._selectors)
         await self._replace(listing)
         self._version = listing.resource_version
+        self._list_due = False
         self._synced.set()
 
     async def _watch(self) -> None:
@@ -168,7 +168,7 @@ class Informer(Generic[T]):
 
     async def _replace(self, listing: Listing[T]) -> None:
         """Makes the store what the list says, but for what is newer in it. Deletions first: they free things."""
-        if _newer(self._listed, listing.resource_version, unknown=False):
+        if _newer(self._version, listing.resource_version, unknown=False):
             log.warning(
                 "%r: the server's data have gone back to an earlier state; taking everything anew", self.resource
             )
@@ -176,7 +176,6 @@ class Informer(Generic[T]):
             for key, old in list(self.store.items()):
                 del self.store[key]
                 self._call(old, None)
-        self._listed = listing.resource_version
         bad = {found.key: found.metadata.uid for found in listing.malformed}
         listed = {obj.key for obj in listing.items}
         for key, old in list(self.store.items()):
