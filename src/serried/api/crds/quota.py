@@ -161,7 +161,10 @@ def cluster_queue() -> Schema:
         default={},
         **rules(
             rule(
-                "self.reclaimWithinCohort != 'Never' || self.borrowWithinCohort.policy == 'Never'",
+                # has() throughout: the API server checks the default itself, {}, before it fills in the rest.
+                "!has(self.borrowWithinCohort) || !has(self.borrowWithinCohort.policy) "
+                "|| self.borrowWithinCohort.policy == 'Never' "
+                "|| has(self.reclaimWithinCohort) && self.reclaimWithinCohort != 'Never'",
                 "borrowWithinCohort needs reclaimWithinCohort",
             )
         ),
