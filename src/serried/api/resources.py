@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from serried.api import batch, core, kueue, podgroup
+from serried.api import batch, core, extensions, kueue, podgroup
 from serried.api.meta import Object
 
 T = TypeVar("T", bound=Object)
@@ -60,7 +60,12 @@ ADMISSION_CHECKS = Resource(*_KUEUE, "AdmissionCheck", "admissionchecks", kueue.
 POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups", podgroup.PodGroup)
 
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
-    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", Object, namespaced=False
+    "apiextensions.k8s.io",
+    "v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    extensions.CustomResourceDefinition,
+    namespaced=False,
 )
 MUTATING_WEBHOOKS = Resource(
     "admissionregistration.k8s.io",

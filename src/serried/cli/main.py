@@ -59,6 +59,24 @@ def run(
     run_controller(kubeconfig, context, config, verbose=verbose)
 
 
+@app.command()
+def crds(
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Install them; existing newer definitions, and those of others, are kept.")
+    ] = False,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Print the custom resource definitions, or install them with --apply."""
+    from serried.cli.crds import apply_crds, print_crds
+
+    if apply:
+        apply_crds(kubeconfig, context, output)
+    else:
+        print_crds(output)
+
+
 def main() -> None:
     """Entry point: errors that a person can do something about are one line on stderr, without a traceback."""
     try:
