@@ -17,7 +17,7 @@ class CustomResourceDefinitionSpec(Wire):
 
 
 class CustomResourceDefinitionStatus(Wire):
-    conditions: list[Condition] = []
+    conditions: list[Condition] | None = None
 
 
 class CustomResourceDefinition(Object):

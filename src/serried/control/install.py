@@ -78,7 +78,7 @@ async def _established(cluster: Cluster, names: list[str]) -> None:
     deadline = loop.time() + _ESTABLISHED_WITHIN
     while True:
         listing = await cluster.list(CRDS)
-        waiting -= {c.metadata.name for c in listing.items if condition_is(c.status.conditions, "Established")}
+        waiting -= {c.metadata.name for c in listing.items if condition_is(c.status.conditions or [], "Established")}
         if not waiting:
             return
         if loop.time() > deadline:
