@@ -39,6 +39,23 @@ def alive(pid: int) -> bool:
         return False
 
 
+def add_node(plane: ControlPlane, name: str, cpus: int, labels: dict[str, str] | None = None) -> None:
+    """A node that is ready and untainted, as a kubelet would leave it."""
+    status, body = plane.request("POST", "/api/v1/nodes", {"metadata": {"name": name, "labels": labels or {}}})
+    assert status == 201, body
+    room = {"cpu": str(cpus), "memory": "8Gi", "pods": "10"}
+    ready = [{"type": "Ready", "status": "True"}]
+    for path, patch in (
+        (f"/api/v1/nodes/{name}/status", {"status": {"capacity": room, "allocatable": room, "conditions": ready}}),
+        (f"/api/v1/nodes/{name}", {"spec": {"taints": None}}),
+    ):
+        status, body = plane.request("PATCH", path, patch, content_type="application/merge-patch+json")
+        assert status == 200, body
+
+
+CONTAINERS = [{"name": "c", "image": "none", "resources": {"requests": {"cpu": "1"}}}]
+
+
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
     name = f"test-{uuid.uuid4().hex[:8]}"
@@ -69,21 +86,9 @@ def test_kubectl_works_with_the_kubeconfig(control_plane: ControlPlane) -> None:
 def test_a_job_gets_pods_and_takes_them_with_it(control_plane: ControlPlane, namespace: str) -> None:
     """The Job controller, the scheduler and the garbage collector are at work."""
     node = f"node-{namespace}"
-    status, body = control_plane.request(
-        "POST", "/api/v1/nodes", {"metadata": {"name": node, "labels": {"for": namespace}}}
-    )
-    assert status == 201, body
+    add_node(control_plane, node, 4, {"for": namespace})
     try:
-        room = {"cpu": "4", "memory": "8Gi", "pods": "10"}
-        ready = [{"type": "Ready", "status": "True"}]
-        for path, patch in (
-            (f"/api/v1/nodes/{node}/status", {"status": {"capacity": room, "allocatable": room, "conditions": ready}}),
-            (f"/api/v1/nodes/{node}", {"spec": {"taints": None}}),
-        ):
-            status, body = control_plane.request("PATCH", path, patch, content_type="application/merge-patch+json")
-            assert status == 200, body
-        container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": "1"}}}
-        template = {"restartPolicy": "Never", "nodeSelector": {"for": namespace}, "containers": [container]}
+        template = {"restartPolicy": "Never", "nodeSelector": {"for": namespace}, "containers": CONTAINERS}
         job = {
             "metadata": {"name": "train"},
             "spec": {"parallelism": 2, "completions": 2, "template": {"spec": template}},
@@ -165,7 +170,7 @@ def test_nothing_is_left_when_the_process_that_started_it_is_killed() -> None:
     eventually(lambda: not any(alive(int(pid)) for pid in pids) and not Path(directory).exists(), 10)
 
 
-def test_native_gangs_are_switched_on_in_all_programs() -> None:
+def test_native_gangs_are_scheduled_whole_when_switched_on() -> None:
     with ControlPlane(native_gangs=True) as plane:
         kinds = {
             resource["kind"]
@@ -173,7 +178,28 @@ def test_native_gangs_are_switched_on_in_all_programs() -> None:
             for resource in plane.request("GET", f"/apis/scheduling.k8s.io/{version}")[1]["resources"]
         }
         assert kinds == {"Workload", "PodGroup", "CompositePodGroup"}
-        # A program that does not know a gate refuses to start.
+
+        group = {"metadata": {"name": "gang"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 2}}}}
+        status, body = plane.request("POST", "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups", group)
+        assert status == 201, body
+        add_node(plane, "n1", cpus=1)
+        for name in ("a", "b"):
+            pod = {
+                "metadata": {"name": name},
+                "spec": {"containers": CONTAINERS, "schedulingGroup": {"podGroupName": "gang"}},
+            }
+            status, body = plane.request("POST", "/api/v1/namespaces/default/pods", pod)
+            assert status == 201, body
+
+        def pods() -> list[dict[str, Any]]:
+            return list(plane.request("GET", "/api/v1/namespaces/default/pods")[1]["items"])
+
+        # One of the two would fit.
+        eventually(lambda: all("conditions" in pod["status"] for pod in pods()))
+        assert [pod["spec"].get("nodeName") for pod in pods()] == [None, None]
+        add_node(plane, "n2", cpus=1)
+        eventually(lambda: {pod["spec"].get("nodeName") for pod in pods()} == {"n1", "n2"})
+        # The controller manager has the gates too: one that does not know a gate ends at once.
         assert sorted(plane.pids()) == ALL
         plane.check()
 
