@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from serried.api.kueue import ClusterQueueStatus, LocalQueueStatus
+from serried.api.kueue import ClusterQueue, LocalQueue
 from serried.api.meta import Key, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroupStatus
-from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES, POD_GROUPS, WORKLOADS
+from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES, POD_GROUPS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
 from serried.control import conditions
 from serried.control.config import Configuration
@@ -39,6 +39,7 @@ class StatusWriter:
         state: State,
         recorder: Recorder,
         observe: Observe,
+        stored: Callable[[Resource[Any], Key], Any],
         clock: Callable[[], datetime],
         config: Configuration,
     ) -> None:
@@ -46,10 +47,11 @@ class StatusWriter:
         self._state = state
         self._recorder = recorder
         self._observe = observe
+        self._stored = stored
         self._clock = clock
         self._interval = config.status_interval
         self._waits: dict[Key, Reason] = {}
-        self._queues: set[tuple[str, Key]] = set()
+        self._queues: set[Key] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     def waits(self, key: Key, reason: Reason) -> None:
@@ -60,8 +62,8 @@ class StatusWriter:
         """It waits no longer: what was to be said of its wait is not said any more."""
         self._waits.pop(key, None)
 
-    def queues(self, changed: Iterable[tuple[str, Key]]) -> None:
-        """Queues, as (kind, key), whose numbers have changed."""
+    def queues(self, changed: Iterable[Key]) -> None:
+        """Queues whose numbers have changed."""
         self._queues.update(changed)
 
     async def run(self) -> None:
@@ -73,7 +75,7 @@ class StatusWriter:
             gangs, self._state.changed_gangs = self._state.changed_gangs, set()
             await asyncio.gather(
                 *(self._bounded(self._write_wait(k, r)) for k, r in waits.items()),
-                *(self._bounded(self._write_queue(kind, k)) for kind, k in sorted(queues)),
+                *(self._bounded(self._write_queue(k)) for k in sorted(queues)),
                 *(self._bounded(self._write_pod_group(k)) for k in sorted(gangs)),
             )
             await asyncio.sleep(self._interval)
@@ -105,24 +107,20 @@ class StatusWriter:
         if old is None or old.reason != change.reason:
             self._recorder.event(WORKLOADS, written, "Pending", change.message, warning=reason.layer == "input")
 
-    async def _write_queue(self, kind: str, key: Key) -> None:
-        """Numbers and the condition Active of one queue."""
-        if kind == "ClusterQueue":
-            await self._write_cluster_queue(key)
-        else:
-            await self._write_local_queue(key)
-
-    async def _write_cluster_queue(self, key: Key) -> None:
-        status = self._state.engine.cluster_queue_status(key[1], self._clock())
-        if status is not None:
-            patch = {"status": _status(status)}
-            await self._cluster.patch(CLUSTER_QUEUES, key[1], patch=patch, subresource="status")
-
-    async def _write_local_queue(self, key: Key) -> None:
-        status = self._state.engine.local_queue_status(key, self._clock())
-        if status is not None:
-            patch = {"status": _status(status)}
-            await self._cluster.patch(LOCAL_QUEUES, key[1], key[0], patch=patch, subresource="status")
+    async def _write_queue(self, key: Key) -> None:
+        """Numbers and the condition Active of one queue: ClusterQueue ("", name) or LocalQueue (namespace, name)."""
+        status = self._state.engine.status(key)
+        if status is None:
+            return
+        resource: Resource[Any] = LOCAL_QUEUES if key[0] else CLUSTER_QUEUES
+        before: ClusterQueue | LocalQueue | None = self._stored(resource, key)
+        have = before.status.conditions if before is not None else []
+        status.conditions = conditions.merged(have, status.conditions, self._clock())
+        if before is not None and before.status == status:
+            return
+        patch = {"status": msgspec.to_builtins(status)}
+        written = await self._cluster.patch(resource, key[1], key[0], patch=patch, subresource="status")
+        self._observe(resource, written)
 
     async def _write_pod_group(self, key: Key) -> None:
         group = self._state.pod_groups.get(key)
@@ -146,8 +144,3 @@ class StatusWriter:
 def _is_over(status: PodGroupStatus) -> bool:
     """A finished gang's pods may be cleaned up; what its PodGroup says stays."""
     return status.phase == "Finished"
-
-
-def _status(status: ClusterQueueStatus | LocalQueueStatus) -> dict[str, Any]:
-    built: dict[str, Any] = msgspec.to_builtins(status)
-    return built

@@ -17,14 +17,15 @@ from serried.api.kueue import Workload
 from serried.api.meta import Key
 from serried.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
 from serried.cluster.informer import Informer
-from serried.cluster.protocol import ApiError, Cluster, Conflict, Invalid, Malformed
+from serried.cluster.protocol import ApiError, Cluster, Invalid, Malformed
 from serried.control import conditions, lifecycle
 from serried.control.background import StatusWriter
 from serried.control.config import Configuration
 from serried.control.events import Recorder
 from serried.control.executor import Executor
 from serried.control.state import State
-from serried.schedule.engine import Admit, Engine
+from serried.schedule.cycle import Admit
+from serried.schedule.engine import Engine
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +51,14 @@ class Controller:
         self._recorder = Recorder(cluster, clock)
         self._informers: dict[Resource[Any], Informer[Any]] = {}
         self._executor = Executor(cluster, self._recorder, self._observe, self.engine.world.node_of)
-        self._status = StatusWriter(cluster, self.state, self._recorder, self._observe, clock, self.config)
+        self._status = StatusWriter(
+            cluster, self.state, self._recorder, self._observe, self._stored, clock, self.config
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._running: set[Key] = set()  # Jobs being reconciled
         self._again: set[Key] = set()  # … and those of them that want another look
+        self._refusals: dict[Key, int] = {}  # how often a Workload's admission was refused in a row
         self._marked_early: set[Key] = set()  # marked before all was listed
 
     async def run(self) -> None:
@@ -81,6 +85,9 @@ class Controller:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await asyncio.gather(*(i.stop() for i in self._informers.values()), return_exceptions=True)
 
+    def now(self) -> datetime:
+        return self._clock()
+
     # --- watches in
 
     def _feed(self, change: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
@@ -94,10 +101,16 @@ class Controller:
     def _malformed(self, resource: Resource[Any]) -> Callable[[Malformed], None]:
         def on_malformed(obj: Malformed) -> None:
             log.warning("%s %s/%s cannot be read: %s", resource.kind, *obj.key, obj.error)
+            self.engine.set_malformed(resource.kind, obj.key, obj.error)
+            self._wake.set()
             if resource not in (NODES, PODS) and obj.metadata.uid:
                 self._recorder.event(resource, obj, "Misconfigured", f"cannot be read: {obj.error}", warning=True)
 
         return on_malformed
+
+    def _stored(self, resource: Resource[Any], key: Key) -> Any:
+        informer = self._informers.get(resource)
+        return informer.store.get(key) if informer is not None else None
 
     def _observe(self, resource: Resource[Any], obj: Any) -> None:
         informer = self._informers.get(resource)
@@ -135,14 +148,16 @@ class Controller:
                 WORKLOADS, admit.key[1], admit.key[0], patch=patch, subresource="status"
             )
         except ApiError as error:
-            log.info("admission of %s/%s taken back: %s", *admit.key, error)
+            log.info("admission of %s/%s refused: %s", *admit.key, error)
             if isinstance(error, Invalid):
-                self._recorder.event(WORKLOADS, workload, "Pending", f"admission refused: {error}", warning=True)
-            elif not isinstance(error, Conflict):
-                await asyncio.sleep(_RETRY_FIRST)
+                message = f"the API server refuses the admission: {error.message}"
+                self._recorder.event(WORKLOADS, workload, "Pending", message, warning=True)
+            times = self._refusals[admit.key] = self._refusals.get(admit.key, 0) + 1
+            await asyncio.sleep(min(_RETRY_MOST, _RETRY_FIRST * 2.0 ** (times - 2)))
             self.engine.withdraw(admit.key, self._clock())
             self._wake.set()
             return
+        self._refusals.pop(admit.key, None)
         self._observe(WORKLOADS, written)
         for change in changes:
             self._recorder.event(WORKLOADS, written, change.reason, change.message)

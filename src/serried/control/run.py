@@ -8,8 +8,9 @@ import os
 import socket
 import uuid
 from contextlib import AsyncExitStack, suppress
+from typing import Any
 
-from serried.api.resources import POD_GROUPS, WORKLOADS
+from serried.api.resources import POD_GROUPS, WORKLOADS, Resource
 from serried.cluster.election import LeaderElection
 from serried.cluster.protocol import Cluster, NotFound
 from serried.control import webhook
@@ -61,7 +62,8 @@ async def run(cluster: Cluster, config: Configuration, stop: asyncio.Event) -> N
 
 async def check_served(cluster: Cluster) -> None:
     """Raises `NotServed` when the custom kinds are not installed."""
-    for resource in (WORKLOADS, POD_GROUPS):
+    needed: tuple[Resource[Any], ...] = (WORKLOADS, POD_GROUPS)
+    for resource in needed:
         try:
             await cluster.list(resource, "default", label_selector="serried.io/none")
         except NotFound as error:

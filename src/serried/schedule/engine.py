@@ -1,0 +1,347 @@
+"""The engine: watch events in, decisions and reasons out. Everything here is synchronous and without a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from serried.api.core import Node, Pod
+from serried.api.kueue import (
+    ClusterQueue,
+    ClusterQueueStatus,
+    LocalQueue,
+    LocalQueueStatus,
+    ResourceFlavor,
+    Topology,
+    Workload,
+)
+from serried.api.meta import Key, condition_is
+from serried.api.names import PendingReason, QueueReason, WorkloadCondition
+from serried.model.world import World
+from serried.quota.limits import Limits, QueueProblem, read_limits
+from serried.schedule.admission import from_status, same_claims
+from serried.schedule.cycle import Cycle, run_cycle
+from serried.schedule.explain import Explanation, explain
+from serried.schedule.queues import PendingQueue
+from serried.schedule.reasons import Reason
+from serried.schedule.routing import refresh, refresh_local, reroute, route
+from serried.schedule.state import Activity, ClusterQueueState, LocalQueueState, Record, State
+from serried.schedule.status import queue_status
+from serried.schedule.validate import validate
+from serried.schedule.workload import read_workload
+
+_UNKNOWN = Activity(False, "", "")
+#: Candidates looked at in one cycle, so that a long queue does not keep everything else waiting.
+DEFAULT_LIMIT = 256
+
+
+class Engine:
+    """One model of the cluster and its queues, and the decisions on it.
+
+    Feed it with watch events: each is cheap and never raises, whatever the object holds. When `dirty`, call `cycle`,
+    write its decisions, and tell the outcome: the written Workload by `set_workload`, a refusal by `withdraw`. At
+    start, feed nodes, topologies, flavors and queues first: then nothing has to be worked out twice.
+    """
+
+    def __init__(self) -> None:
+        self._state = State()
+
+    # --- nodes, pods, topologies, flavors
+
+    def set_node(self, node: Node) -> None:
+        if self._state.world.set_node(node):
+            self._state.stir_nodes()
+
+    def delete_node(self, name: str) -> None:
+        if self._state.world.delete_node(name):
+            self._state.stir_nodes()
+
+    def set_pod(self, pod: Pod) -> None:
+        if self._state.world.set_pod(pod):
+            self._state.stir_nodes()
+
+    def delete_pod(self, key: Key) -> None:
+        if self._state.world.delete_pod(key):
+            self._state.stir_nodes()
+
+    def set_topology(self, topology: Topology) -> None:
+        if self._state.world.set_topology(topology):
+            self._topology_changed(topology.metadata.name)
+
+    def delete_topology(self, name: str) -> None:
+        if self._state.world.delete_topology(name):
+            self._topology_changed(name)
+
+    def set_flavor(self, flavor: ResourceFlavor) -> None:
+        if self._state.world.set_flavor(flavor):
+            self._flavors_changed({flavor.metadata.name})
+
+    def delete_flavor(self, name: str) -> None:
+        if self._state.world.delete_flavor(name):
+            self._flavors_changed({name})
+
+    def _topology_changed(self, name: str) -> None:
+        flavors = self._state.flavors.items()
+        self._flavors_changed({flavor for flavor, f in flavors if f.spec.topology_name == name})
+
+    def _flavors_changed(self, names: set[str]) -> None:
+        self._state.stir_nodes()
+        for queue in list(self._state.cluster_queues.values()):
+            if names.intersection(queue.limits.flavors):
+                refresh(self._state, queue)
+
+    # --- queues and namespaces
+
+    def set_cluster_queue(self, cluster_queue: ClusterQueue) -> None:
+        limits, problems = read_limits(cluster_queue.spec)
+        self._put_cluster_queue(cluster_queue, limits, problems)
+
+    def _put_cluster_queue(self, given: ClusterQueue, limits: Limits, problems: list[QueueProblem]) -> None:
+        state, name = self._state, given.metadata.name
+        terminating = given.metadata.deletion_timestamp is not None
+        queue = state.cluster_queues.get(name)
+        if queue is not None and (queue.spec, queue.terminating, queue.problems) == (given.spec, terminating, problems):
+            queue.generation = given.metadata.generation
+            return
+        strict = given.spec.queueing_strategy == "StrictFIFO"
+        moves = queue is not None and queue.spec.namespace_selector != given.spec.namespace_selector
+        if queue is None:
+            pending = PendingQueue(strict=strict)
+            queue = ClusterQueueState(name, given.spec, 0, limits, problems, terminating, pending, _UNKNOWN)
+            state.cluster_queues[name] = queue
+        elif queue.pending.strict != strict:
+            self._empty(queue)
+            queue.pending = PendingQueue(strict=strict)
+            moves = True
+        queue.spec, queue.generation = given.spec, given.metadata.generation
+        queue.limits, queue.problems, queue.terminating = limits, problems, terminating
+        state.ledger.set_limits(name, limits)
+        refresh(state, queue)
+        if moves:
+            for local_queue in state.leads_to.get(name, ()):
+                reroute(state, local_queue)
+
+    def _empty(self, queue: ClusterQueueState) -> None:
+        """Takes everyone out of the queue; `reroute` finds them a new place."""
+        for order in queue.pending.orders():
+            record = self._state.workloads[order[3], order[4]]
+            self._state.leave(record)
+            self._state.wait(record)
+
+    def delete_cluster_queue(self, name: str) -> None:
+        state = self._state
+        queue = state.cluster_queues.get(name)
+        if queue is None:
+            return
+        self._empty(queue)
+        del state.cluster_queues[name]
+        state.awake.pop(name, None)
+        state.ledger.remove_limits(name)
+        for local_queue in state.leads_to.get(name, ()):
+            refresh_local(state, local_queue)
+            reroute(state, local_queue)
+
+    def set_local_queue(self, local_queue: LocalQueue) -> None:
+        state, key = self._state, local_queue.key
+        terminating = local_queue.metadata.deletion_timestamp is not None
+        queue = state.local_queues.get(key)
+        if queue is not None and (queue.spec, queue.terminating) == (local_queue.spec, terminating):
+            queue.generation = local_queue.metadata.generation
+            return
+        if queue is not None:
+            self._unlink(key, queue)
+        queue = LocalQueueState(local_queue.spec, local_queue.metadata.generation, terminating, _UNKNOWN)
+        state.local_queues[key] = queue
+        state.leads_to.setdefault(queue.spec.cluster_queue, {})[key] = None
+        state.accounts.touch(("", queue.spec.cluster_queue))
+        refresh_local(state, key)
+        reroute(state, key)
+
+    def delete_local_queue(self, key: Key) -> None:
+        queue = self._state.local_queues.pop(key, None)
+        if queue is not None:
+            self._unlink(key, queue)
+            reroute(self._state, key)
+
+    def _unlink(self, key: Key, queue: LocalQueueState) -> None:
+        target = queue.spec.cluster_queue
+        leads = self._state.leads_to[target]
+        del leads[key]
+        if not leads:
+            del self._state.leads_to[target]
+        self._state.accounts.touch(("", target))
+
+    def set_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        if self._state.namespaces.get(name) != labels:
+            self._state.namespaces[name] = dict(labels)
+            self._namespace_changed(name)
+
+    def delete_namespace(self, name: str) -> None:
+        if self._state.namespaces.pop(name, None) is not None:
+            self._namespace_changed(name)
+
+    def _namespace_changed(self, name: str) -> None:
+        for key in list(self._state.waiting):
+            if key[0] == name:
+                reroute(self._state, key)
+
+    # --- workloads
+
+    def set_workload(self, workload: Workload) -> None:
+        """A Workload was added or changed.
+
+        Finished: all it held is given back. With a reservation in its status: it holds just that. Without: it waits,
+        unless the engine has admitted it and the admission is still on its way.
+        """
+        state, key = self._state, workload.key
+        version = workload.metadata.resource_version
+        record = state.workloads.get(key)
+        if record is not None and record.info.uid != workload.metadata.uid:
+            self.delete_workload(key)
+            record = None
+        if record is not None and _older(version, record.resource_version):
+            return
+        state.malformed.pop(key, None)
+        conditions = workload.status.conditions
+        finished = condition_is(conditions, WorkloadCondition.FINISHED)
+        reserved = condition_is(conditions, WorkloadCondition.QUOTA_RESERVED) and workload.status.admission is not None
+
+        if record is None:
+            record = Record(read_workload(workload), workload.spec, version)
+            state.workloads[key] = record
+            waits = False
+        else:
+            record.resource_version = version
+            waits = record.place in ("aside", "queued")
+            if record.spec != workload.spec:
+                if waits:
+                    state.leave(record)
+                    waits = False
+                record.info, record.spec = read_workload(workload), workload.spec
+
+        if finished:
+            self._finish(record)
+        elif reserved:
+            self._take(record, workload)
+        elif record.place == "held":
+            assert record.holding is not None
+            if record.holding.confirmed:
+                state.release(record)
+                route(state, record)
+        elif record.place == "finished" or not waits:
+            route(state, record)
+
+    def _finish(self, record: Record) -> None:
+        if record.place == "held":
+            self._state.release(record)
+        elif record.place != "finished":
+            self._state.leave(record)
+        record.place = "finished"
+
+    def _take(self, record: Record, workload: Workload) -> None:
+        state, before = self._state, record.holding
+        if before is not None and before.admission == workload.status.admission:
+            admitted = condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
+            if not before.confirmed or before.admitted != admitted:
+                state.confirm(record, replace(before, confirmed=True, admitted=admitted))
+            return
+        holding = from_status(state, workload, record.info)
+        if before is not None and same_claims(before, holding):
+            state.confirm(record, holding)
+            return
+        if before is not None:
+            state.release(record)
+        else:
+            state.leave(record)
+        state.take(record, holding)
+
+    def delete_workload(self, key: Key) -> None:
+        self._state.malformed.pop(key, None)
+        self._state.outbox.pop(key, None)
+        record = self._state.workloads.get(key)
+        if record is not None:
+            self._finish(record)
+            del self._state.workloads[key]
+
+    def withdraw(self, key: Key, now: datetime) -> None:
+        """The API refused the admission: it is taken back, and the workload waits again where it stood.
+
+        The next cycle may decide the same, so call this after whatever pause a repeated refusal calls for.
+        """
+        record = self._state.workloads.get(key)
+        if record is not None and record.holding is not None and not record.holding.confirmed:
+            self._state.release(record)
+            route(self._state, record)
+
+    def set_malformed(self, kind: str, key: Key, error: str) -> None:
+        """An object is there but cannot be read. A Workload is told so, a ClusterQueue admits nothing more; of other
+        kinds it is as if the object were not there."""
+        state = self._state
+        match kind:
+            case "Workload":
+                record = state.workloads.get(key)
+                if record is not None and record.place == "held":
+                    # What runs keeps what it holds.
+                    return
+                self.delete_workload(key)
+                message = f"The Workload cannot be read: {error}"
+                reason = Reason(layer="input", code=PendingReason.MISCONFIGURED, message=message, found=error)
+                state.malformed[key] = state.outbox[key] = reason
+            case "ClusterQueue":
+                queue = state.cluster_queues.get(key[1])
+                given = ClusterQueue()
+                given.metadata.name = key[1]
+                if queue is not None:
+                    given.spec, given.metadata.generation = queue.spec, queue.generation
+                problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
+                self._put_cluster_queue(given, queue.limits if queue else Limits(), [problem])
+            case "LocalQueue":
+                self.delete_local_queue(key)
+            case "Topology":
+                self.delete_topology(key[1])
+            case "ResourceFlavor":
+                self.delete_flavor(key[1])
+            case "Node":
+                self.delete_node(key[1])
+
+    # --- decisions
+
+    @property
+    def world(self) -> World:
+        """The nodes and what stands on them: to read, never to change."""
+        return self._state.world
+
+    @property
+    def dirty(self) -> bool:
+        """Whether a cycle could do something."""
+        return bool(self._state.outbox or self._state.awake or self._state.nodes_stirred)
+
+    def cycle(self, now: datetime, limit: int = DEFAULT_LIMIT) -> Cycle:
+        """Decides on up to `limit` candidates. What is admitted is taken in the model at once."""
+        return run_cycle(self._state, now, limit)
+
+    def explain(self, key: Key, now: datetime) -> Explanation | None:
+        """Where a workload stands, why, and what would help; None: there is no such workload. Changes nothing."""
+        return explain(self._state, key, now)
+
+    # --- what queues report
+
+    def status(self, queue: Key) -> ClusterQueueStatus | LocalQueueStatus | None:
+        """The status of ClusterQueue ("", name) or LocalQueue (namespace, name), its conditions without times."""
+        return queue_status(self._state, queue)
+
+    def queues_changed(self) -> set[Key]:
+        """The queues whose status may differ from what it was when this was last called."""
+        changed = set(self._state.accounts.changed)
+        self._state.accounts.changed.clear()
+        return changed
+
+    def validate(self) -> None:
+        """Raises AssertionError if anything the engine knows contradicts anything else."""
+        validate(self._state)
+
+
+def _older(version: str, than: str) -> bool:
+    """Whether a version of an object comes before another: a write's answer can overtake the watch."""
+    return version.isdigit() and than.isdigit() and int(version) < int(than)
