@@ -1,0 +1,79 @@
+"""Usage is charged and refunded through the journal, and never promised twice."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serried.model.journal import Journal
+from serried.quota.ledger import Ledger, Shortage
+from serried.quota.limits import Cell, Group, Limits
+
+CPU, GPU = ("spot", "cpu"), ("spot", "gpu")
+
+
+def ledger(cpu: int = 10, gpu: int = 8) -> tuple[Ledger, Journal]:
+    journal = Journal()
+    result = Ledger(journal)
+    result.set_limits("q", Limits((Group(("cpu", "gpu"), ("spot",)),), {CPU: cpu, GPU: gpu}))
+    return result, journal
+
+
+def test_what_is_charged_is_not_available_until_it_is_refunded() -> None:
+    book, _ = ledger()
+    book.charge("q", {CPU: 7})
+    assert book.available("q", CPU) == 3
+    assert book.shortages("q", {CPU: 3, GPU: 8}, {}) == []
+    assert book.shortages("q", {CPU: 4, GPU: 8}, {}) == [Shortage(CPU, 4, 0, 3, 10)]
+    book.refund("q", {CPU: 7})
+    assert book.usage("q") == {}
+
+
+def test_a_shortage_says_what_is_missing_and_whether_it_can_ever_fit() -> None:
+    book, _ = ledger()
+    book.charge("q", {CPU: 8})
+    (short,) = book.shortages("q", {CPU: 5}, {CPU: 3})
+    assert (short.missing, short.never) == (3, False)
+    (short,) = book.shortages("q", {CPU: 8}, {CPU: 3})
+    assert (short.missing, short.never) == (6, True)
+
+
+def test_after_a_cut_usage_stays_and_nothing_more_fits() -> None:
+    book, _ = ledger()
+    book.charge("q", {CPU: 8})
+    book.set_limits("q", Limits((Group(("cpu",), ("spot",)),), {CPU: 4}))
+    assert book.available("q", CPU) == -4
+    assert book.shortages("q", {CPU: 1}, {}) == [Shortage(CPU, 1, 0, -4, 4)]
+    assert book.shortages("q", {CPU: 0}, {}) == []
+
+
+def test_usage_outlives_its_queue() -> None:
+    book, _ = ledger()
+    book.charge("q", {CPU: 8})
+    book.remove_limits("q")
+    assert (book.maximum("q", CPU), book.available("q", CPU)) == (0, -8)
+    book.set_limits("q", Limits((Group(("cpu",), ("spot",)),), {CPU: 10}))
+    assert book.available("q", CPU) == 2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["charge", "refund"]),
+            st.sampled_from(["q", "r"]),
+            st.dictionaries(st.sampled_from([CPU, GPU]), st.integers(0, 5)),
+        )
+    ),
+    st.integers(0, 20),
+)
+def test_any_sequence_rolled_back_equals_the_start(
+    steps: list[tuple[str, str, dict[Cell, int]]], marked_after: int
+) -> None:
+    book, journal = ledger()
+    mark, before = 0, {q: dict(book.usage(q)) for q in ("q", "r")}
+    for i, (what, queue, amounts) in enumerate(steps):
+        if i == marked_after:
+            mark, before = journal.checkpoint(), {q: dict(book.usage(q)) for q in ("q", "r")}
+        getattr(book, what)(queue, amounts)
+    journal.rollback(mark)
+    assert {q: dict(book.usage(q)) for q in ("q", "r")} == before
