@@ -1,0 +1,252 @@
+"""What the API server knows about each kind: which parts it has, what is filled in, and what is refused.
+
+Kinds that Kubernetes has built in are in `workloads` (Pod, Job) and here (the rest); custom resources follow the
+schema of their definition (`serried.api.crds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from serried.api.crds import crds
+from serried.api.meta import ObjectMeta
+from serried.api.resources import EVENTS, LEASES, NAMESPACES, NODES, PRIORITY_CLASSES, Resource
+from serried.cluster.protocol import Forbidden, Invalid
+from serried.embedded import validation
+from serried.embedded.problems import Problems
+from serried.embedded.schema import Schema
+from serried.embedded.store import Json, Stored
+
+NOT_READY = "node.kubernetes.io/not-ready"
+
+#: What the server itself looks after in every object.
+_COMMON = ("apiVersion", "kind", "metadata")
+
+#: Fields every kind can be selected by.
+_COMMON_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
+
+
+@dataclass(frozen=True)
+class Context:
+    """What filling in an object may depend on besides itself."""
+
+    #: now, as Kubernetes writes it
+    timestamp: str
+    #: the object of this kind and name in no namespace, if there is one
+    find: Callable[[Resource[Any], str], Stored | None]
+    all: Callable[[Resource[Any]], list[Stored]]
+
+
+class Kind:
+    """The rules of one kind. This base is for built-in kinds with nothing of their own.
+
+    Methods that take an object change it in place; it is the server's own copy.
+    """
+
+    #: whether there is a status subresource, so that writes to the object leave the status alone
+    has_status = False
+    has_generation = False
+    fields = _COMMON_FIELDS
+
+    def __init__(self, resource: Resource[Any]) -> None:
+        self.resource = resource
+
+    def read(self, obj: Json) -> None:
+        """Refuses what a typed decoder would.
+
+        Raises:
+            Invalid: a field is of the wrong type, or a quantity does not parse.
+        """
+        try:
+            msgspec.convert(obj, self.resource.type)
+        except msgspec.ValidationError as error:
+            raise self.unreadable(str(error)) from error
+        for value in validation.all_quantities(obj):
+            if not validation.is_quantity(value):
+                raise self.unreadable(f"{validation.QUANTITY_TEXT}, and {value!r} does not")
+
+    def unreadable(self, why: str) -> Invalid:
+        resource = self.resource
+        return Invalid(
+            400,
+            "BadRequest",
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}',
+        )
+
+    def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
+        """Fills in defaults (and, for custom resources, checks against the schema), at creation and at each change.
+
+        Below the top level, only `sections` are the caller's to change; others are shared with older versions.
+        """
+
+    def admit(self, obj: Json, context: Context) -> None:
+        """What only happens at creation. Name and uid are set."""
+
+    def check(self, obj: Json, problems: Problems) -> None:
+        """Notes what is wrong with an object."""
+
+    def check_change(self, new: Json, old: Json, problems: Problems) -> None:
+        """Notes what may not change."""
+
+    def check_status(self, new: Json, old: Json, problems: Problems) -> None:
+        """Notes what is wrong with a new status."""
+
+    def name_errors(self, name: str) -> list[str]:
+        return validation.subdomain_errors(name)
+
+
+class NodeKind(Kind):
+    has_status = True
+    fields = _COMMON_FIELDS | {"spec.unschedulable"}
+
+    def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
+        obj.setdefault("spec", {})
+        status = obj.setdefault("status", {})
+        if "status" in sections and status.get("capacity") and "allocatable" not in status:
+            status["allocatable"] = dict(status["capacity"])
+
+    def admit(self, obj: Json, context: Context) -> None:
+        # Until somebody says that the node is ready, nothing is to run there.
+        taints = obj["spec"].setdefault("taints", [])
+        if not any(taint["key"] == NOT_READY and taint["effect"] == "NoSchedule" for taint in taints):
+            taints.append({"key": NOT_READY, "effect": "NoSchedule"})
+
+    def check(self, obj: Json, problems: Problems) -> None:
+        validation.check_taints(obj["spec"].get("taints") or (), "spec.taints", problems)
+        self._check_resources(obj, problems)
+
+    def check_status(self, new: Json, old: Json, problems: Problems) -> None:
+        self._check_resources(new, problems)
+
+    def _check_resources(self, obj: Json, problems: Problems) -> None:
+        for name in ("capacity", "allocatable"):
+            validation.check_resource_list(obj["status"].get(name) or {}, f"status.{name}", problems)
+
+
+class NamespaceKind(Kind):
+    has_status = True
+    fields = _COMMON_FIELDS | {"status.phase"}
+
+    def admit(self, obj: Json, context: Context) -> None:
+        obj["spec"] = {"finalizers": ["kubernetes"]}
+        obj["status"] = {"phase": "Active"}
+
+    def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
+        metadata = obj["metadata"]
+        metadata["labels"] = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata["name"]}
+
+    def name_errors(self, name: str) -> list[str]:
+        return validation.dns_label_errors(name)
+
+
+class PriorityClassKind(Kind):
+    has_generation = True
+    #: the highest value people may use
+    highest = 1_000_000_000
+
+    def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
+        obj.setdefault("value", 0)
+        obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
+
+    def check(self, obj: Json, problems: Problems) -> None:
+        if obj["value"] > self.highest and not obj["metadata"]["name"].startswith("system-"):
+            problems.forbidden("value", f"maximum allowed value of a user defined priority is {self.highest}")
+
+    def check_change(self, new: Json, old: Json, problems: Problems) -> None:
+        if new["value"] != old["value"]:
+            problems.forbidden("value", "may not be changed in an update.")
+
+    def admit(self, obj: Json, context: Context) -> None:
+        others = [each.key[1] for each in context.all(PRIORITY_CLASSES) if each.data.get("globalDefault")]
+        if obj.get("globalDefault") and others:
+            name = obj["metadata"]["name"]
+            raise Forbidden(
+                403,
+                "Forbidden",
+                f'priorityclasses.scheduling.k8s.io "{name}" is forbidden: PriorityClass {others[0]} is already marked '
+                "as default. Only one default can exist",
+            )
+
+
+class EventKind(Kind):
+    fields = _COMMON_FIELDS | {
+        "reason",
+        "type",
+        "source",
+        "reportingComponent",
+        *(f"involvedObject.{name}" for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion")),
+    }
+
+    def check(self, obj: Json, problems: Problems) -> None:
+        about = (obj.get("involvedObject") or {}).get("namespace") or ""
+        namespace = obj["metadata"]["namespace"]
+        if about not in (namespace, "") or (not about and namespace != "default"):
+            problems.invalid("involvedObject.namespace", about, "does not match event.namespace")
+
+
+class LeaseKind(Kind):
+    def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
+        obj.setdefault("spec", {})
+
+    def check(self, obj: Json, problems: Problems) -> None:
+        spec = obj["spec"]
+        for name in ("leaseDurationSeconds", "leaseTransitions"):
+            value = spec.get(name)
+            if value is not None and (value < 0 or (value == 0 and name == "leaseDurationSeconds")):
+                least = "greater than 0" if name == "leaseDurationSeconds" else "greater than or equal to 0"
+                problems.invalid(f"spec.{name}", value, f"must be {least}")
+
+
+class CustomKind(Kind):
+    """A kind of a CustomResourceDefinition."""
+
+    has_generation = True
+
+    def __init__(self, resource: Resource[Any], version: Mapping[str, Any]) -> None:
+        super().__init__(resource)
+        whole = version["schema"]["openAPIV3Schema"]
+        own = {name: below for name, below in whole["properties"].items() if name not in _COMMON}
+        self._schema = Schema.read({**whole, "properties": own})
+        self.has_status = "status" in version.get("subresources", {})
+
+    def read(self, obj: Json) -> None:
+        """Only the metadata is of a fixed type; what does not decode as the kind travels as `Malformed`."""
+        try:
+            msgspec.convert(obj["metadata"], ObjectMeta)
+        except msgspec.ValidationError as error:
+            raise self.unreadable(str(error)) from error
+
+    def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
+        common = {name: obj.pop(name) for name in _COMMON if name in obj}
+        self._schema.apply_sections(obj, sections, problems)
+        obj.update(common)
+
+    def check_change(self, new: Json, old: Json, problems: Problems) -> None:
+        self._schema.compare(new, old, "", problems)
+
+
+def custom_kinds(resources: tuple[Resource[Any], ...]) -> dict[Resource[Any], Kind]:
+    """The kinds that have a definition in `serried.api.crds`."""
+    found: dict[Resource[Any], Kind] = {}
+    for definition in crds():
+        spec = definition["spec"]
+        for resource in resources:
+            if (resource.group, resource.plural) == (spec["group"], spec["names"]["plural"]):
+                version = next(each for each in spec["versions"] if each["name"] == resource.version)
+                found[resource] = CustomKind(resource, version)
+    return found
+
+
+def simple_kinds() -> dict[Resource[Any], Kind]:
+    """The built-in kinds whose rules are in this module."""
+    return {
+        NODES: NodeKind(NODES),
+        NAMESPACES: NamespaceKind(NAMESPACES),
+        PRIORITY_CLASSES: PriorityClassKind(PRIORITY_CLASSES),
+        EVENTS: EventKind(EVENTS),
+        LEASES: LeaseKind(LEASES),
+    }

@@ -1,0 +1,261 @@
+"""Structural OpenAPI schemas of custom resources: what they fill in, drop and refuse.
+
+Does what an API server does with the schema of a CustomResourceDefinition: unknown fields are pruned, defaults filled
+in, and values checked, with the same words. Of the CEL rules only `self == oldSelf` (a field that cannot change) is
+evaluated; all others are left to the real server.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from serried.embedded.patch import same
+from serried.embedded.problems import Problems
+
+#: The one CEL rule that is evaluated.
+IMMUTABLE = "self == oldSelf"
+
+_TYPES: dict[str, Callable[[Any], bool]] = {
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+    "string": lambda value: isinstance(value, str),
+    "boolean": lambda value: isinstance(value, bool),
+    "integer": lambda value: (
+        (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
+    ),
+    "number": lambda value: isinstance(value, (int, float)) and not isinstance(value, bool),
+}
+_BITS = {"int32": 31, "int64": 63}
+_ABSENT: Any = object()
+
+
+@dataclass(frozen=True)
+class Schema:
+    """One node of a schema, read once: `Schema.read(openapi)`."""
+
+    type: str = ""
+    nullable: bool = False
+    default: Any = _ABSENT
+    properties: Mapping[str, Schema] = field(default_factory=dict)
+    #: the fields of `properties` with a default
+    defaulted: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    additional: Schema | None = None
+    #: unknown fields stay
+    open: bool = False
+    items: Schema | None = None
+    unique_by: tuple[str, ...] | None = None
+    checks: tuple[Callable[[Any, str, Problems], None], ...] = ()
+    immutable: tuple[str, ...] = ()
+    #: nothing below this node needs to be looked at
+    opaque: bool = False
+
+    @staticmethod
+    def read(source: Mapping[str, Any]) -> Schema:
+        """The node that an OpenAPI v3 schema describes, with all below it."""
+        properties = {name: Schema.read(below) for name, below in source.get("properties", {}).items()}
+        additional = source.get("additionalProperties")
+        items = source.get("items")
+        int_or_string = bool(source.get("x-kubernetes-int-or-string"))
+        checks = tuple(_checks(source))
+        kind = "" if int_or_string else source.get("type", "")
+        is_open = bool(source.get("x-kubernetes-preserve-unknown-fields")) or additional is True
+        below = Schema.read(additional) if isinstance(additional, Mapping) else None
+        return Schema(
+            type=kind,
+            nullable=bool(source.get("nullable")),
+            default=source.get("default", _ABSENT),
+            properties=properties,
+            defaulted=tuple(name for name, node in properties.items() if node.default is not _ABSENT),
+            required=tuple(source.get("required", ())),
+            additional=below,
+            open=is_open,
+            items=Schema.read(items) if items else None,
+            unique_by=_unique_by(source),
+            checks=(*((_int_or_string,) if int_or_string else ()), *checks),
+            immutable=tuple(
+                rule.get("message", "")
+                for rule in source.get("x-kubernetes-validations", ())
+                if rule["rule"].strip() == IMMUTABLE
+            ),
+            opaque=is_open and not properties and not source.get("required") and not checks,
+        )
+
+    def apply(self, value: Any, path: str, problems: Problems) -> None:
+        """Prunes and defaults `value` in place, and notes what is wrong with it."""
+        if self.opaque:
+            if self.type and not _TYPES[self.type](value):
+                _wrong_type(self.type, value, path, problems)
+            return
+        if value is None and self.nullable:
+            return
+        if self.type and not _TYPES[self.type](value):
+            _wrong_type(self.type, value, path, problems)
+            return
+        if isinstance(value, dict):
+            self._object(value, path, problems)
+        elif isinstance(value, list):
+            self._array(value, path, problems)
+        for check in self.checks:
+            check(value, path, problems)
+
+    def apply_sections(self, value: dict[str, Any], sections: Set[str], problems: Problems) -> None:
+        """`apply` to a whole object of which only some parts, named by their top-level fields, are new."""
+        self._object(value, "", problems, sections)
+
+    def _object(self, value: dict[str, Any], path: str, problems: Problems, only: Set[str] | None = None) -> None:
+        for name in list(value):
+            node = self.properties.get(name) or self.additional
+            if node is not None:
+                # A null where none is allowed counts as absent, so that its default is used.
+                if value[name] is None and not node.nullable:
+                    if node.default is not _ABSENT or name in self.properties:
+                        del value[name]
+                    continue
+            elif not self.open:
+                del value[name]
+        for name in self.defaulted:
+            if name not in value:
+                value[name] = msgspec.to_builtins(self.properties[name].default)
+        for name in self.required:
+            if name not in value:
+                problems.required(_join(path, name))
+        for name, child in value.items():
+            if only is not None and name not in only:
+                continue
+            if (known := self.properties.get(name)) is not None:
+                known.apply(child, _join(path, name), problems)
+            elif self.additional is not None:
+                self.additional.apply(child, f"{path}[{name}]", problems)
+
+    def _array(self, value: list[Any], path: str, problems: Problems) -> None:
+        if self.items is not None:
+            for index, item in enumerate(value):
+                self.items.apply(item, f"{path}[{index}]", problems)
+        if self.unique_by is not None:
+            seen: set[str] = set()
+            for index, item in enumerate(value):
+                key: Any = item
+                if self.unique_by:
+                    key = {name: item.get(name) for name in self.unique_by} if isinstance(item, dict) else item
+                text = json.dumps(key, sort_keys=True, separators=(",", ":"))
+                if text in seen:
+                    problems.duplicate(f"{path}[{index}]", text)
+                seen.add(text)
+
+    def compare(self, new: Any, old: Any, path: str, problems: Problems) -> None:
+        """Notes each field marked immutable that differs between an object and its earlier version.
+
+        Lists are not looked into: which item was which is not known for most of them.
+        """
+        for message in self.immutable:
+            if not same(new, old):
+                problems.invalid(path, new, message or "field is immutable")
+        if isinstance(new, dict) and isinstance(old, dict):
+            for name, node in self.properties.items():
+                if name in new and name in old and new[name] is not old[name]:
+                    node.compare(new[name], old[name], _join(path, name), problems)
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _unique_by(source: Mapping[str, Any]) -> tuple[str, ...] | None:
+    match source.get("x-kubernetes-list-type"):
+        case "map":
+            return tuple(source["x-kubernetes-list-map-keys"])
+        case "set":
+            return ()
+        case _:
+            return None
+
+
+def _wrong_type(wanted: str, value: Any, path: str, problems: Problems) -> None:
+    if value is None:
+        found = "null"
+    else:
+        found = next((name for name, holds in _TYPES.items() if holds(value)), type(value).__name__)
+    problems.invalid(path, found, f"{path} in body must be of type {wanted}: {json.dumps(found)}")
+
+
+def _int_or_string(value: Any, path: str, problems: Problems) -> None:
+    if not (_TYPES["string"](value) or _TYPES["integer"](value)):
+        problems.invalid(path, value, f"{path} in body must be an integer or a string")
+
+
+def _checks(source: Mapping[str, Any]) -> list[Callable[[Any, str, Problems], None]]:
+    """The limits of one node, each as a function that applies to values of its own type only."""
+    found: list[Callable[[Any, str, Problems], None]] = []
+
+    def limit(kind: type | tuple[type, ...], holds: Callable[[Any], bool], say: Callable[[Any, str], str]) -> None:
+        def check(value: Any, path: str, problems: Problems) -> None:
+            if isinstance(value, kind) and not isinstance(value, bool) and not holds(value):
+                problems.invalid(path, value, say(value, path))
+
+        found.append(check)
+
+    def at_most(kind: type[str | list[Any] | dict[str, Any]], most: int) -> None:
+        def check(value: Any, path: str, problems: Problems) -> None:
+            if isinstance(value, kind) and len(value) > most:
+                if kind is str:
+                    problems.add(path, f"Too long: may not be more than {most} bytes")
+                else:
+                    problems.add(path, f"Too many: {len(value)}: must have at most {most} items")
+
+        found.append(check)
+
+    if "enum" in source:
+        allowed = source["enum"]
+
+        def one_of(value: Any, path: str, problems: Problems) -> None:
+            if not any(same(value, each) for each in allowed):
+                problems.unsupported(path, value, allowed)
+
+        found.append(one_of)
+    if "maxLength" in source:
+        at_most(str, source["maxLength"])
+    if "maxItems" in source:
+        at_most(list, source["maxItems"])
+    if "maxProperties" in source:
+        at_most(dict, source["maxProperties"])
+    if (least := source.get("minLength")) is not None:
+        limit(str, lambda v: len(v) >= least, lambda v, p: f"{p} in body should be at least {least} chars long")
+    if (fewest := source.get("minItems")) is not None:
+        limit(list, lambda v: len(v) >= fewest, lambda v, p: f"{p} in body should have at least {fewest} items")
+    if (pattern := source.get("pattern")) is not None:
+        expression = re.compile(pattern)
+        limit(str, lambda v: expression.search(v) is not None, lambda v, p: f"{p} in body should match '{pattern}'")
+    if (minimum := source.get("minimum")) is not None:
+        limit(
+            (int, float),
+            lambda v: v >= minimum,
+            lambda v, p: f"{p} in body should be greater than or equal to {minimum}",
+        )
+    if (maximum := source.get("maximum")) is not None:
+        limit(
+            (int, float), lambda v: v <= maximum, lambda v, p: f"{p} in body should be less than or equal to {maximum}"
+        )
+    if (bits := _BITS.get(source.get("format", ""))) is not None:
+        limit(
+            (int, float),
+            lambda v: -(1 << bits) <= v < 1 << bits,
+            lambda v, p: f"{p} in body must be of type {source['format']}: {json.dumps(v)}",
+        )
+    if source.get("format") == "date-time":
+        limit(str, _is_time, lambda v, p: f"{p} in body must be of type date-time: {json.dumps(v)}")
+    return found
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return msgspec.convert(text, datetime).tzinfo is not None
+    except msgspec.ValidationError:
+        return False

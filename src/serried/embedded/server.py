@@ -1,0 +1,313 @@
+"""`EmbeddedCluster`: a Kubernetes API server in memory, behind the same protocol as a real one.
+
+It refuses, fills in, counts and reports as kube-apiserver does, as far as the kinds and fields in
+`serried.api.resources` go; the garbage collector and the namespace controller are built in. Nothing schedules, runs
+pods or completes Jobs here: see `serried.embedded.jobs` and `serried.embedded.hollow`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, TypeVar, cast
+
+import msgspec
+
+from serried.api.meta import Object, ObjectMeta
+from serried.api.resources import NAMESPACES, PODS, Resource
+from serried.cluster.protocol import (
+    ApiError,
+    Expired,
+    Forbidden,
+    Invalid,
+    JsonPatch,
+    Listing,
+    Malformed,
+    MergePatch,
+    NotFound,
+    Propagation,
+    WatchEvent,
+)
+from serried.embedded import patch as patches
+from serried.embedded import selectors
+from serried.embedded.deletion import Deletion
+from serried.embedded.selectors import Predicate, SelectorError
+from serried.embedded.store import Change, Store, Stored, Table
+from serried.embedded.writes import Mutator, Writes
+
+__all__ = ["HISTORY", "VERSION", "EmbeddedCluster", "Mutator"]
+
+T = TypeVar("T", bound=Object)
+
+#: The Kubernetes version whose behaviour is followed.
+VERSION: Final = "v1.37.2-embedded"
+#: Changes of each kind that can be watched from, at least.
+HISTORY: Final = 10_000
+#: Seconds after which a watch without news gets a bookmark.
+BOOKMARK_SECONDS: Final = 60.0
+
+#: There from the start. Only kube-node-lease may be deleted.
+_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+_LASTING_NAMESPACES = ("default", "kube-public", "kube-system")
+
+
+class EmbeddedCluster:
+    """A `Cluster` in process. Make it, and use it, on one event loop; `close` it at the end.
+
+    Arguments:
+        mutators: applied to every object at its creation, in order, before defaults are filled in.
+        seed: of generated names and uids: the same calls give the same ones.
+        history: changes of each kind that can be watched from, at least; beyond it a watch is `Expired`.
+        now: the clock that objects are stamped with.
+
+    The structs it returns are shared between all callers: they are to be read, not changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        mutators: Sequence[Mutator] = (),
+        seed: int = 0,
+        history: int = HISTORY,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = Store(history, indexed_fields={PODS: "spec.nodeName"})
+        self._deletion = Deletion(self._store, now)
+        self._writes = Writes(self._store, self._deletion, now, seed, mutators)
+        #: counts up when all open watches are to end
+        self._watch_generation = 0
+        for name in _NAMESPACES:
+            self._writes.create(NAMESPACES, {"metadata": {"name": name}}, "")
+
+    # --- Reading
+
+    async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
+        await _turn()
+        return _returned(resource, self._writes.find(resource, name, namespace))
+
+    async def list(
+        self,
+        resource: Resource[T],
+        namespace: str = "",
+        *,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> Listing[T]:
+        await _turn()
+        table = self._table(resource)
+        terms = self._terms(resource, field_selector)
+        candidates = table.all(namespace)
+        for path, equal, value in terms:
+            if path == table.indexed_field and equal and value:
+                candidates = table.indexed(value)
+        selected = _selection(namespace, label_selector, terms)
+        items: list[T] = []
+        malformed: list[Malformed] = []
+        for stored in sorted(candidates, key=lambda each: each.key):
+            if selected is None or selected(stored.data):
+                found = stored.decoded
+                if isinstance(found, Malformed):
+                    malformed.append(found)
+                else:
+                    items.append(cast(T, found))
+        return Listing(items, malformed, str(self._store.version))
+
+    async def watch(
+        self,
+        resource: Resource[T],
+        namespace: str = "",
+        *,
+        resource_version: str,
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> AsyncIterator[WatchEvent[T]]:
+        await _turn()
+        table = self._table(resource)
+        log = table.log
+        selected = _selection(namespace, label_selector, self._terms(resource, field_selector))
+        if resource_version in ("", "0"):
+            position = log.end
+            for stored in sorted(table.all(namespace), key=lambda each: each.key):
+                if selected is None or selected(stored.data):
+                    yield _event("ADDED", stored)
+        else:
+            version = _version(resource_version)
+            if version < log.forgotten:
+                raise Expired(
+                    410, "Expired", f"watch {resource!r}: too old resource version: {version} ({log.forgotten})"
+                )
+            position = log.after(version)
+        generation = self._watch_generation
+        while generation == self._watch_generation:
+            if position == log.end:
+                await log.wait(BOOKMARK_SECONDS)
+                if position == log.end and generation == self._watch_generation:
+                    yield _bookmark(resource, self._store.version)
+                continue
+            change = log.get(position)
+            if change is None:
+                # The reader fell too far behind: the stream just ends, and will be found expired when resumed.
+                return
+            position += 1
+            event = _seen(change, selected)
+            if event is not None:
+                yield event
+
+    async def version(self) -> str:
+        await _turn()
+        return VERSION
+
+    # --- Writing
+
+    async def create(self, resource: Resource[T], obj: T | Mapping[str, Any], namespace: str = "") -> T:
+        await _turn()
+        return _returned(resource, self._writes.create(resource, msgspec.to_builtins(obj), namespace))
+
+    async def patch(
+        self,
+        resource: Resource[T],
+        name: str,
+        namespace: str = "",
+        *,
+        patch: MergePatch | JsonPatch,
+        subresource: Literal["", "status"] = "",
+    ) -> T:
+        await _turn()
+        kind = self._writes.kind(resource)
+        if subresource == "status" and not kind.has_status:
+            raise NotFound(404, "NotFound", "the server could not find the requested resource")
+        old = self._writes.find(resource, name, namespace)
+        # A copy in JSON types: what is stored must share nothing with the caller.
+        wanted = msgspec.to_builtins(patch)
+        try:
+            new = patches.merge(old.data, wanted) if isinstance(wanted, dict) else patches.apply(old.data, wanted)
+        except patches.PatchError as error:
+            raise Invalid(
+                422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
+            ) from error
+        return _returned(resource, self._writes.change(old, new, subresource))
+
+    async def delete(
+        self,
+        resource: Resource[T],
+        name: str,
+        namespace: str = "",
+        *,
+        uid: str = "",
+        resource_version: str = "",
+        propagation: Propagation = "Background",
+        grace_period_seconds: int | None = None,
+    ) -> None:
+        await _turn()
+        stored = self._writes.find(resource, name, namespace)
+        if resource is NAMESPACES and name in _LASTING_NAMESPACES:
+            raise Forbidden(403, "Forbidden", f'namespaces "{name}" is forbidden: this namespace may not be deleted')
+        self._deletion.delete(
+            stored,
+            uid=uid,
+            resource_version=resource_version,
+            propagation=propagation,
+            grace=grace_period_seconds,
+        )
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
+        await _turn()
+        self._writes.bind(self._writes.find(PODS, pod, namespace), node, uid)
+
+    async def evict(self, namespace: str, pod: str, *, uid: str = "") -> None:
+        await _turn()
+        self._writes.evict(self._writes.find(PODS, pod, namespace), uid)
+
+    async def close(self) -> None:
+        """Ends all watches. Nothing runs afterwards."""
+        self.end_watches()
+        self._deletion.close()
+
+    # --- What a real server does by itself, for tests to bring about
+
+    def end_watches(self) -> None:
+        """Ends all watches without a word, as a real server does from time to time."""
+        self._watch_generation += 1
+        for table in self._store.tables():
+            table.log.wake()
+
+    def compact(self) -> None:
+        """Forgets all changes so far: who has not seen them cannot resume a watch."""
+        for table in self._store.tables():
+            table.log.forget()
+
+    # --- Behind the protocol
+
+    def _table(self, resource: Resource[Any]) -> Table:
+        self._writes.kind(resource)
+        return self._store.table(resource)
+
+    def _terms(self, resource: Resource[Any], field_selector: str) -> selectors.Terms:
+        try:
+            return selectors.fields(field_selector, self._writes.kind(resource).fields)
+        except SelectorError as error:
+            raise Invalid(400, "BadRequest", str(error)) from error
+
+
+async def _turn() -> None:
+    """Lets others run first: no server answers at once, and no caller may keep the loop to itself."""
+    await asyncio.sleep(0)
+
+
+def _selection(namespace: str, label_selector: str, terms: selectors.Terms) -> Predicate | None:
+    """What is selected by namespace, labels and fields together; None for everything."""
+    try:
+        by_labels = selectors.labels(label_selector)
+    except SelectorError as error:
+        raise Invalid(400, "BadRequest", str(error)) from error
+    in_namespace: Predicate | None = None
+    if namespace:
+        in_namespace = lambda obj: obj["metadata"].get("namespace") == namespace  # noqa: E731
+    predicates = [each for each in (in_namespace, by_labels, selectors.by_fields(terms)) if each is not None]
+    if len(predicates) <= 1:
+        return predicates[0] if predicates else None
+    return lambda obj: all(predicate(obj) for predicate in predicates)
+
+
+def _seen(change: Change, selected: Predicate | None) -> WatchEvent[Any] | None:
+    """A change as a watcher with this selection sees it, if at all.
+
+    An object that is selected no longer is deleted for that watcher, with the content that it last saw.
+    """
+    if selected is None:
+        return _event(change.type, change.new)
+    is_in = change.type != "DELETED" and selected(change.new.data)
+    was_in = change.old is not None and selected(change.old.data)
+    if is_in:
+        return _event("MODIFIED" if was_in else "ADDED", change.new)
+    if not was_in or change.old is None:
+        return None
+    if change.type == "DELETED":
+        return _event("DELETED", change.new)
+    metadata = {**change.old.metadata, "resourceVersion": str(change.new.version)}
+    return _event("DELETED", Stored(change.old.resource, {**change.old.data, "metadata": metadata}, change.new.version))
+
+
+def _event(type: Literal["ADDED", "MODIFIED", "DELETED"], stored: Stored) -> WatchEvent[Any]:
+    return WatchEvent(type, stored.decoded)
+
+
+def _bookmark(resource: Resource[T], version: int) -> WatchEvent[T]:
+    return WatchEvent("BOOKMARK", resource.type(metadata=ObjectMeta(resource_version=str(version))))
+
+
+def _returned(resource: Resource[T], stored: Stored) -> T:
+    """An object for the caller. Raises `ApiError` when it does not decode as its kind, as over HTTP."""
+    found = stored.decoded
+    if isinstance(found, Malformed):
+        raise ApiError(
+            200, "Malformed", f"{stored.key[1]}: the object is not as a {resource.kind} should be: {found.error}"
+        )
+    return cast(T, found)
+
+
+def _version(resource_version: str) -> int:
+    if not (resource_version.isascii() and resource_version.isdigit()):
+        raise Invalid(400, "BadRequest", f"Invalid value: {resource_version!r}: resourceVersion must be a whole number")
+    return int(resource_version)

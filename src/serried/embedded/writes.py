@@ -1,0 +1,352 @@
+"""How an object is created or changed: admission, defaults, checks, versions. The synchronous half of the server."""
+
+from __future__ import annotations
+
+import random
+import re
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from serried.api.resources import ALL, JOBS, NAMESPACES, PODS, Resource
+from serried.cluster.protocol import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
+from serried.embedded import patch as patches
+from serried.embedded import validation
+from serried.embedded.deletion import Deletion, timestamp
+from serried.embedded.kinds import Context, CustomKind, Kind, custom_kinds, simple_kinds
+from serried.embedded.problems import Problems, qualified
+from serried.embedded.store import Json, Store, Stored
+from serried.embedded.workloads import JobKind, PodKind
+
+#: In-process admission: gets the resource, the operation ("CREATE") and the object, which it may change in place.
+#: To refuse, it raises `Forbidden` or `Invalid`.
+Mutator = Callable[[Resource[Any], Literal["CREATE"], Json], None]
+
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX_LENGTH = 5
+_GENERATED_LENGTH = 63
+
+#: What people may write in the metadata, besides name and namespace.
+_OPEN_METADATA = ("labels", "annotations", "ownerReferences", "finalizers")
+
+#: Times of built-in kinds that are kept in whole seconds.
+_TIMES = frozenset(
+    {
+        "lastTransitionTime",
+        "lastProbeTime",
+        "lastHeartbeatTime",
+        "startTime",
+        "completionTime",
+        "firstTimestamp",
+        "lastTimestamp",
+        "timeAdded",
+    }
+)
+_FRACTION = re.compile(r"\.\d+(?=Z|[+-]\d\d:\d\d$)")
+
+
+class Writes:
+    """Creates and changes objects of a store."""
+
+    def __init__(
+        self, store: Store, deletion: Deletion, now: Callable[[], datetime], seed: int, mutators: Sequence[Mutator]
+    ) -> None:
+        self._store = store
+        self._deletion = deletion
+        self._now = now
+        self._random = random.Random(seed)
+        self._mutators = tuple(mutators)
+        self._kinds: dict[Resource[Any], Kind] = {
+            PODS: PodKind(PODS),
+            JOBS: JobKind(JOBS),
+            **simple_kinds(),
+            **custom_kinds(ALL),
+        }
+
+    def kind(self, resource: Resource[Any]) -> Kind:
+        kind = self._kinds.get(resource)
+        if kind is None:
+            raise NotFound(404, "NotFound", f"the server could not find the requested resource: {resource!r}")
+        return kind
+
+    def find(self, resource: Resource[Any], name: str, namespace: str) -> Stored:
+        self.kind(resource)
+        found = self._store.table(resource).get((namespace if resource.namespaced else "", name))
+        if found is None:
+            raise NotFound(404, "NotFound", f'{qualified(resource)} "{name}" not found')
+        return found
+
+    # --- Creation
+
+    def create(self, resource: Resource[Any], obj: Json, namespace: str) -> Stored:
+        """Stores a new object, which becomes the store's own."""
+        kind = self.kind(resource)
+        _check_type(kind, obj)
+        self._enter_namespace(kind, obj, namespace)
+        for mutator in self._mutators:
+            mutator(resource, "CREATE", obj)
+        if not isinstance(kind, CustomKind):
+            _clean(obj)
+        kind.read(obj)
+        metadata = obj["metadata"] = self._new_metadata(kind, obj["metadata"])
+        name = metadata["name"]
+        obj["apiVersion"], obj["kind"] = resource.api_version, resource.kind
+        if isinstance(kind, CustomKind) and kind.has_status:
+            obj.pop("status", None)
+        problems = Problems()
+        kind.fill(obj, obj.keys(), problems)
+        problems.check(resource, name)
+        kind.admit(obj, self._context())
+        validation.check_metadata(metadata, resource.namespaced, problems, kind.name_errors)
+        kind.check(obj, problems)
+        problems.check(resource, name)
+        if self._store.table(resource).get((metadata.get("namespace", ""), name)) is not None:
+            raise AlreadyExists(409, "AlreadyExists", f'{qualified(resource)} "{name}" already exists')
+        return self._put(resource, obj, None)
+
+    def _enter_namespace(self, kind: Kind, obj: Json, namespace: str) -> None:
+        """Writes down the namespace of a new object, which must be there and not on its way out."""
+        metadata = obj["metadata"]
+        if not kind.resource.namespaced:
+            metadata.pop("namespace", None)
+            return
+        given = metadata.get("namespace") or ""
+        namespace = namespace or given
+        if not namespace:
+            raise Invalid(400, "BadRequest", "an empty namespace may not be set during creation")
+        if given not in ("", namespace):
+            raise Invalid(
+                400,
+                "BadRequest",
+                "the namespace of the provided object does not match the namespace sent on the request",
+            )
+        metadata["namespace"] = namespace
+        found = self._store.table(NAMESPACES).get(("", namespace))
+        if found is None:
+            raise NotFound(404, "NotFound", f'namespaces "{namespace}" not found')
+        if "deletionTimestamp" in found.metadata:
+            raise Forbidden(
+                403,
+                "Forbidden",
+                f'{qualified(kind.resource)} "{metadata.get("name") or ""}" is forbidden: unable to create new content '
+                f"in namespace {namespace} because it is being terminated",
+            )
+
+    def _new_metadata(self, kind: Kind, given: Json) -> Json:
+        """The metadata of a new object: what may be given, and what the server gives."""
+        resource = kind.resource
+        if given.get("resourceVersion"):
+            raise Invalid(400, "BadRequest", "resourceVersion should not be set on objects to be created")
+        name = given.get("name") or ""
+        prefix = given.get("generateName") or ""
+        while prefix and (not name or (self._taken(resource, given, name) and not given.get("name"))):
+            name = prefix[: _GENERATED_LENGTH - _SUFFIX_LENGTH] + "".join(
+                self._random.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH)
+            )
+        if not name:
+            problems = Problems()
+            problems.required("metadata.name", "name or generateName is required")
+            problems.check(resource, "")
+        metadata: Json = {"name": name}
+        for field in ("generateName", "namespace", *_OPEN_METADATA):
+            if given.get(field):
+                metadata[field] = given[field]
+        metadata["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
+        metadata["creationTimestamp"] = timestamp(self._now())
+        if kind.has_generation:
+            metadata["generation"] = 1
+        return metadata
+
+    def _taken(self, resource: Resource[Any], given: Json, name: str) -> bool:
+        return self._store.table(resource).get((given.get("namespace", ""), name)) is not None
+
+    def _context(self) -> Context:
+        return Context(
+            timestamp=timestamp(self._now()),
+            find=lambda resource, name: self._store.table(resource).get(("", name)),
+            all=lambda resource: list(self._store.table(resource).all()),
+        )
+
+    # --- Change
+
+    def change(self, old: Stored, new: Any, subresource: Literal["", "status"]) -> Stored:
+        """Stores a changed object, or leaves the old version alone if nothing has changed.
+
+        `new` may share parts with `old`; which of them are looked at depends on the subresource, as in Kubernetes.
+        """
+        resource, name = old.resource, old.key[1]
+        kind = self.kind(resource)
+        _check_type(kind, new)
+        problems = Problems()
+        metadata = self._changed_metadata(kind, old, new["metadata"], subresource, problems)
+        changed = {
+            each
+            for each in _sections(kind, new.keys() | old.data.keys(), subresource)
+            if new.get(each) is not old.data.get(each)
+        }
+        data: Json = {**old.data, "metadata": metadata}
+        for each in changed:
+            # A copy: filling in works in place, and what is shared with older versions must not be touched.
+            data[each] = msgspec.to_builtins(new.get(each))
+            if data[each] is None:
+                del data[each]
+            elif not isinstance(kind, CustomKind):
+                _clean(data[each])
+        kind.read(data)
+        kind.fill(data, changed, problems)
+        problems.check(resource, name)
+        for each in [each for each in changed if patches.same(data.get(each), old.data.get(each))]:
+            changed.remove(each)
+            if each in data:
+                data[each] = old.data[each]
+        if not changed and patches.same(data["metadata"], old.metadata):
+            return old
+        validation.check_metadata(metadata, resource.namespaced, problems, kind.name_errors)
+        if changed and subresource == "status":
+            kind.check_status(data, old.data, problems)
+        elif changed:
+            kind.check(data, problems)
+            kind.check_change(data, old.data, problems)
+        problems.check(resource, name)
+        if kind.has_generation and (changed - {"status"} if kind.has_status else changed):
+            metadata["generation"] = old.metadata["generation"] + 1
+        if self._deletion.gone(data):
+            return self._deletion.remove(old)
+        return self._put(resource, data, old)
+
+    def _changed_metadata(self, kind: Kind, old: Stored, given: Json, subresource: str, problems: Problems) -> Json:
+        """The metadata of a changed object: what people may change, and what stays.
+
+        Raises:
+            Conflict: the change is based on another version of the object.
+        """
+        before, name = old.metadata, old.key[1]
+        if given.get("name") != name:
+            raise Invalid(
+                400,
+                "BadRequest",
+                f"the name of the object ({given.get('name')}) does not match the name on the URL ({name})",
+            )
+        if given.get("resourceVersion") not in (None, "", before["resourceVersion"]):
+            raise Conflict(
+                409,
+                "Conflict",
+                f'Operation cannot be fulfilled on {qualified(kind.resource)} "{name}": the object has been modified; '
+                "please apply your changes to the latest version and try again",
+            )
+        for field in ("uid", "namespace", "deletionTimestamp"):
+            if given.get(field) and given[field] != before.get(field):
+                problems.immutable(f"metadata.{field}", given[field])
+        metadata = dict(before)
+        if subresource == "status" and isinstance(kind, CustomKind):
+            return metadata
+        for field in _OPEN_METADATA:
+            if given.get(field):
+                metadata[field] = given[field]
+            else:
+                metadata.pop(field, None)
+        if "deletionTimestamp" in before:
+            _check_finalizers(before.get("finalizers") or (), metadata.get("finalizers"), problems)
+        return metadata
+
+    # --- Pods
+
+    def bind(self, old: Stored, node: str, uid: str) -> None:
+        """Gives a pod its node. Raises `Conflict` when it has one, is gated, going, or not the one that was meant."""
+        spec, pod = old.data["spec"], old.key[1]
+        why = ""
+        if uid and uid != old.uid:
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old.uid}"
+        elif "deletionTimestamp" in old.metadata:
+            why = f"pod {pod} is being deleted, cannot be assigned to a host"
+        elif spec.get("nodeName"):
+            why = f'pod {pod} is already assigned to node "{spec["nodeName"]}"'
+        elif spec.get("schedulingGates"):
+            why = f"pod {pod} has non-empty .spec.schedulingGates"
+        if why:
+            raise Conflict(409, "Conflict", f'Operation cannot be fulfilled on pods/binding "{pod}": {why}')
+        if not node:
+            raise Invalid(422, "Invalid", f'Binding "{pod}" is invalid: target.name: Required value')
+        status = self._with_condition(old, {"type": "PodScheduled", "status": "True"})
+        self._put(PODS, {**old.data, "spec": {**spec, "nodeName": node}, "status": status}, old)
+
+    def evict(self, old: Stored, uid: str) -> None:
+        """Deletes a pod, and says on it why if it has not ended yet."""
+        ended = old.data["status"].get("phase") in ("Succeeded", "Failed")
+        if not ended and "deletionTimestamp" not in old.metadata and uid in ("", old.uid):
+            condition = {
+                "type": "DisruptionTarget",
+                "status": "True",
+                "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting",
+            }
+            old = self._put(PODS, {**old.data, "status": self._with_condition(old, condition)}, old)
+        self._deletion.delete(old, uid=uid)
+
+    def _with_condition(self, stored: Stored, condition: Json) -> Json:
+        """The status with a condition that is new or takes the place of the one of its type."""
+        status = stored.data["status"]
+        condition = {**condition, "lastTransitionTime": timestamp(self._now())}
+        conditions = list(status.get("conditions") or ())
+        places = [index for index, each in enumerate(conditions) if each["type"] == condition["type"]]
+        if places:
+            conditions[places[0]] = condition
+        else:
+            conditions.append(condition)
+        return {**status, "conditions": conditions}
+
+    def _put(self, resource: Resource[Any], data: Json, old: Stored | None) -> Stored:
+        if old is not None and data["metadata"] is old.metadata:
+            data["metadata"] = dict(old.metadata)
+        new = self._store.put(resource, data, old)
+        self._deletion.changed(new, old)
+        return new
+
+
+def _sections(kind: Kind, names: Iterable[str], subresource: str) -> set[str]:
+    """The top-level fields that a write to this subresource can change."""
+    if subresource == "status":
+        return {"status"}
+    return set(names) - {"apiVersion", "kind", "metadata"} - ({"status"} if kind.has_status else set())
+
+
+def _check_type(kind: Kind, obj: Any) -> None:
+    """Refuses what is not an object with metadata, or says that it is of another kind."""
+    resource = kind.resource
+    if not isinstance(obj, dict) or not isinstance(obj.setdefault("metadata", {}), dict):
+        raise kind.unreadable("it, or its metadata, is not an object")
+    for field, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
+        if obj.get(field) not in (None, "", wanted):
+            raise Invalid(
+                400,
+                "BadRequest",
+                f"the object provided is unrecognized: {field} is {obj[field]!r}, this is a place for {wanted!r}",
+            )
+
+
+def _check_finalizers(before: Sequence[str], after: Any, problems: Problems) -> None:
+    added = [each for each in after or () if each not in before] if isinstance(after, list) else []
+    if added:
+        shown = ", ".join(f'"{each}"' for each in added)
+        problems.forbidden(
+            "metadata.finalizers",
+            f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{shown}}}",
+        )
+
+
+def _clean(value: Any) -> None:
+    """Does, in place, what passing through the types of a built-in kind does: nulls go, times lose their fractions."""
+    if isinstance(value, dict):
+        for name in [name for name, below in value.items() if below is None]:
+            del value[name]
+        for name, below in value.items():
+            if name in _TIMES and isinstance(below, str):
+                value[name] = _FRACTION.sub("", below)
+            else:
+                _clean(below)
+    elif isinstance(value, list):
+        for below in value:
+            _clean(below)
