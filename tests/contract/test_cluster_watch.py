@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from serried.api.core import Lease
-from serried.api.meta import Key
-from serried.api.resources import LEASES, PODS
+from serried.api.core import Lease, Pod
+from serried.api.meta import Key, Object
+from serried.api.resources import LEASES, PODS, Resource
 from serried.cluster import http
 from serried.cluster.http import HttpCluster
 from serried.cluster.informer import Informer
-from serried.cluster.protocol import Cluster, Conflict, Expired, NotFound
-from tests.contract.helpers import named, take, told, until
+from serried.cluster.protocol import Cluster, Conflict, Expired, NotFound, WatchEvent
+from tests.contract.helpers import PATIENCE, named, take, told, until
 from tools.controlplane import ControlPlane
 
 
@@ -96,23 +96,65 @@ async def test_to_a_watch_of_unbound_pods_a_binding_is_a_deletion(
     assert told(await take(watch, 2)) == [("ADDED", "a"), ("DELETED", "a")]
 
 
-async def test_a_version_from_long_ago_has_expired(control_plane: ControlPlane) -> None:
-    """How long the embedded cluster remembers is its own affair, and tested there."""
+CRDS = Resource(
+    "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", Object, namespaced=False
+)
+WIDGETS = Resource("contract.example.com", "v1", "Widget", "widgets", Object)
+
+
+async def test_a_version_from_before_the_server_remembers_has_expired(control_plane: ControlPlane) -> None:
+    """It remembers a kind since the kind's definition. What the embedded cluster remembers is tested there."""
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    definition = {
+        "metadata": {"name": "widgets.contract.example.com"},
+        "spec": {
+            "group": "contract.example.com",
+            "names": {"kind": "Widget", "plural": "widgets"},
+            "scope": "Namespaced",
+            "versions": [version],
+        },
+    }
     async with await HttpCluster.from_kubeconfig(control_plane.kubeconfig) as cluster:
-        with pytest.raises(Expired):
-            await take(cluster.watch(PODS, resource_version="1"), 1)
+        await cluster.create(CRDS, definition)
+        try:
+
+            async def served() -> bool:
+                try:
+                    await cluster.list(WIDGETS)
+                except NotFound:
+                    return False
+                return True
+
+            await until(served)
+            with pytest.raises(Expired):
+                await take(cluster.watch(WIDGETS, resource_version="1"), 1)
+        finally:
+            await cluster.delete(CRDS, "widgets.contract.example.com")
 
 
-async def test_a_quiet_watch_ends_with_a_bookmark(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_quiet_watch_moves_on_by_bookmarks(
+    control_plane: ControlPlane, pod: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So that it can be resumed although nothing it would tell has happened for long."""
-    monkeypatch.setattr(http, "WATCH_SECONDS", (3, 3))
+    # The server sends one shortly before the end of a watch. It promises none, so there are more watches than one.
+    monkeypatch.setattr(http, "WATCH_SECONDS", (4, 4))
     async with await HttpCluster.from_kubeconfig(control_plane.kubeconfig) as cluster:
-        start = (await cluster.list(PODS, "default")).resource_version
-        elsewhere = await cluster.create(LEASES, named("elsewhere"), "default")
-        await cluster.delete(LEASES, "elsewhere", "default")
-        events = [event async for event in cluster.watch(PODS, "default", resource_version=start)]
+        start = (await cluster.list(PODS, "kube-public")).resource_version
+
+        async def be_busy_elsewhere() -> None:
+            while not events:
+                await cluster.create(PODS, pod("elsewhere"), "default")
+                await cluster.delete(PODS, "elsewhere", "default")
+                await asyncio.sleep(0.2)
+
+        events: list[WatchEvent[Pod]] = []
+        busy = asyncio.create_task(be_busy_elsewhere())
+        async with asyncio.timeout(PATIENCE):
+            while not events:
+                events = [event async for event in cluster.watch(PODS, "kube-public", resource_version=start)]
+        await busy
         assert {event.type for event in events} == {"BOOKMARK"}
-        assert int(events[-1].object.metadata.resource_version) >= int(elsewhere.metadata.resource_version)
+        assert int(events[-1].object.metadata.resource_version) > int(start)
 
 
 # --- Informers

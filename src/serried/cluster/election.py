@@ -1,0 +1,175 @@
+"""Leader election by a Lease, as client-go does it: one process acts, the others stand by."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+
+from serried.api.core import Lease, LeaseSpec
+from serried.api.resources import LEASES
+from serried.cluster.protocol import ApiError, Cluster, NotFound
+
+log = logging.getLogger(__name__)
+
+
+class LeaderElection:
+    """One candidate for a Lease. `identity` must be its own: two processes of one identity would both lead.
+
+    Whoever holds the Lease renews it every `retry_period` seconds and stops leading when `renew_deadline` seconds
+    have passed since it sent the last renewal that succeeded. The others take it when it has not changed for as long
+    as it says it lasts (`lease_duration`), by their own clocks: the times written in it are for people.
+    So no two lead at once, as long as all clocks run at the same speed.
+
+        async with LeaderElection(cluster, "serried-system", "serried", identity) as election:
+            await election.lost.wait()
+
+    Raises `ValueError` unless lease_duration > renew_deadline > 1.2 × retry_period > 0.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        name: str,
+        identity: str,
+        *,
+        lease_duration: float = 15,
+        renew_deadline: float = 10,
+        retry_period: float = 2,
+    ) -> None:
+        if not lease_duration > renew_deadline > 1.2 * retry_period > 0:
+            raise ValueError(
+                f"lease_duration ({lease_duration} s) must be more than renew_deadline ({renew_deadline} s), "
+                f"and that more than 1.2 times retry_period ({retry_period} s)"
+            )
+        if not identity:
+            raise ValueError("identity is empty; it must be one that no other candidate has")
+        self.identity = identity
+        #: Set when the lead is lost, and not by `release`: stop what only the leader may do.
+        self.lost = asyncio.Event()
+        self._cluster = cluster
+        self._namespace = namespace
+        self._name = name
+        self._lease_duration = lease_duration
+        self._renew_deadline = renew_deadline
+        self._retry_period = retry_period
+        #: The Lease as last seen, and when it was first seen so, in seconds of `loop.time()`.
+        self._seen: LeaseSpec | None = None
+        self._seen_at = 0.0
+        #: When the last renewal that succeeded was sent.
+        self._renewed_at = 0.0
+        self._renewing: asyncio.Task[None] | None = None
+        self._complaints: set[str] = set()
+
+    @property
+    def leading(self) -> bool:
+        """Whether this candidate may act as the leader right now, also if the loop has just been held up."""
+        now = asyncio.get_running_loop().time()
+        return self._renewing is not None and not self.lost.is_set() and now < self._renewed_at + self._renew_deadline
+
+    async def acquire(self) -> None:
+        """Waits until this candidate leads, however long that takes, and then keeps it so."""
+        while not await self._try(self._renew_deadline):
+            await asyncio.sleep(self._retry_period * random.uniform(1.0, 1.2))
+        log.info("%s leads now (lease %s/%s)", self.identity, self._namespace, self._name)
+        self.lost.clear()
+        self._renewing = asyncio.get_running_loop().create_task(self._renew(), name=f"lease {self._name}")
+
+    async def release(self) -> None:
+        """Stops leading and gives the Lease back, so that the next candidate need not wait for its end."""
+        task, self._renewing = self._renewing, None
+        if task is None:
+            return
+        task.cancel()
+        await asyncio.wait([task])
+        if self.lost.is_set():
+            return
+        try:
+            async with asyncio.timeout(self._retry_period):
+                lease = await self._cluster.get(LEASES, self._name, self._namespace)
+                if lease.spec.holder_identity == self.identity:
+                    await self._write(lease, holder="", duration=1)
+        except (ApiError, TimeoutError) as error:
+            log.warning("the lease %s/%s was not given back, and will run out: %r", self._namespace, self._name, error)
+
+    async def __aenter__(self) -> Self:
+        await self.acquire()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+    async def _renew(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._retry_period)
+            left = self._renewed_at + self._renew_deadline - loop.time()
+            if left > 0 and await self._try(left):
+                continue
+            taken = self._seen is not None and self._seen.holder_identity != self.identity
+            if taken or loop.time() >= self._renewed_at + self._renew_deadline:
+                why = f"{self._seen.holder_identity!r} holds it" if taken and self._seen else "it could not be renewed"
+                log.error("%s leads no more (lease %s/%s): %s", self.identity, self._namespace, self._name, why)
+                self.lost.set()
+                return
+
+    async def _try(self, seconds: float) -> bool:
+        """Tries once to take or renew the Lease. Failures are logged once for each kind of them."""
+        sent_at = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(seconds):
+                held = await self._claim()
+        except (ApiError, TimeoutError) as error:
+            if type(error).__name__ not in self._complaints:
+                self._complaints.add(type(error).__name__)
+                log.warning("lease %s/%s, will try again: %r", self._namespace, self._name, error)
+            return False
+        self._complaints.clear()
+        if held:
+            self._renewed_at = sent_at
+        return held
+
+    async def _claim(self) -> bool:
+        """Whether we hold the Lease now. Raises `Conflict` when another candidate was faster."""
+        now = asyncio.get_running_loop().time()
+        try:
+            lease = await self._cluster.get(LEASES, self._name, self._namespace)
+        except NotFound:
+            body = {
+                "metadata": {"name": self._name},
+                "spec": self._spec(self.identity, self._lease_duration, taken=True),
+            }
+            made = await self._cluster.create(LEASES, body, self._namespace)
+            self._seen, self._seen_at = made.spec, now
+            return True
+        if lease.spec != self._seen:
+            self._seen, self._seen_at = lease.spec, now
+        holder = lease.spec.holder_identity
+        lasts = lease.spec.lease_duration_seconds or self._lease_duration
+        if holder not in ("", self.identity) and now < self._seen_at + lasts:
+            return False
+        written = await self._write(lease, holder=self.identity, duration=self._lease_duration)
+        self._seen, self._seen_at = written.spec, now
+        return True
+
+    async def _write(self, lease: Lease, *, holder: str, duration: float) -> Lease:
+        """Writes the Lease, if it is still as it was read."""
+        taken = holder != lease.spec.holder_identity
+        spec = self._spec(holder, duration, taken=taken)
+        if taken and holder:
+            spec["leaseTransitions"] = lease.spec.lease_transitions + 1
+        patch = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": spec}
+        return await self._cluster.patch(LEASES, self._name, self._namespace, patch=patch)
+
+    @staticmethod
+    def _spec(holder: str, duration: float, *, taken: bool) -> dict[str, Any]:
+        # A MicroTime has six digits, also when they are zero.
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": max(1, round(duration)), "renewTime": now}
+        return spec | ({"acquireTime": now} if taken else {})
