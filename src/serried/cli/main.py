@@ -60,6 +60,47 @@ def run(
 
 
 @app.command()
+def queue(
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only this namespace.")] = None,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="Finished ones, too.")] = False,
+    output: OutputOption = Output.text,
+) -> None:
+    """Show who waits and who runs, in order, with reasons."""
+    from serried.cli.look import show_queue
+
+    show_queue(kubeconfig, context, namespace, output, everything=everything)
+
+
+@app.command()
+def explain(
+    target: Annotated[str, typer.Argument(metavar="KIND/NAME", help="job, workload, pod, clusterqueue or localqueue.")],
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
+    output: OutputOption = Output.text,
+) -> None:
+    """Explain where a job stands: which layer it waits in, what is missing, what would free it."""
+    from serried.cli.look import show_explanation
+
+    show_explanation(kubeconfig, context, target, namespace, output)
+
+
+@app.command()
+def topology(
+    name: Annotated[str | None, typer.Argument(help="Only this Topology.")] = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Show the domains of each topology with what is used and free in them."""
+    from serried.cli.look import show_topology
+
+    show_topology(kubeconfig, context, name, output)
+
+
+@app.command()
 def crds(
     apply: Annotated[
         bool, typer.Option("--apply", help="Install them; existing newer definitions, and those of others, are kept.")

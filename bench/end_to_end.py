@@ -1,0 +1,110 @@
+"""Gangs end to end on a real API server: runs a driver script against `serried run` and counts what each process used.
+
+    python bench/end_to_end.py DRIVER [--stack serried|floor] [--repeat N] -- ARG…
+
+DRIVER is a Python script called as `DRIVER STACK ARG…` with API_URL and API_TOKEN set; it submits Jobs, plays the
+kubelet and prints one JSON line. For the stack `floor` the driver binds the pods itself and `serried run` is not
+started: that is the least time this API server needs. Each run has a control plane of its own. Prints a JSON line a
+run: what the driver printed, with CPU seconds and peak memory of `serried run` and CPU seconds of the API server and
+the controller manager.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from serried.api.crds import crds  # noqa: E402
+from tools.controlplane import ControlPlane, User  # noqa: E402
+
+SERRIED = User("system:serviceaccount:serried-system:serried", ("system:serviceaccounts",))
+
+
+def run(driver: Path, stack: str, arguments: list[str]) -> dict[str, Any]:
+    """One run on a fresh control plane."""
+    with ControlPlane(crds=crds(), users=[SERRIED], scheduler=False, requests_inflight=6000) as plane:
+        for document in yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text()):
+            apply(plane, document)
+        scheduler = start(plane) if stack == "serried" else None
+        try:
+            before = plane.cpu_seconds()
+            env = {**os.environ, "API_URL": plane.url, "API_TOKEN": plane.token}
+            command = [sys.executable, str(driver), stack, *arguments]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
+            if done.returncode or not done.stdout.strip():
+                raise SystemExit(f"the driver failed: {done.stderr[-2000:]}")
+            result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+            after = plane.cpu_seconds()
+            for program in ("kube-apiserver", "kube-controller-manager"):
+                result[f"{program}_cpu_s"] = round(after[program] - before[program], 1)
+            if scheduler is not None:
+                result |= usage(scheduler.pid)
+            return result
+        finally:
+            if scheduler is not None:
+                scheduler.terminate()
+                scheduler.wait(10)
+
+
+def apply(plane: ControlPlane, document: dict[str, Any]) -> None:
+    group, _, _ = document["apiVersion"].rpartition("/")
+    plural = {"Namespace": "namespaces", "ServiceAccount": "serviceaccounts"}.get(document["kind"])
+    plural = plural or document["kind"].lower() + "s"
+    namespace = document["metadata"].get("namespace")
+    path = f"/apis/{document['apiVersion']}" if group else "/api/v1"
+    path += f"/namespaces/{namespace}/{plural}" if namespace else f"/{plural}"
+    status, body = plane.request("POST", path, document)
+    if status not in (200, 201, 409):
+        raise SystemExit(f"{path}: {status} {body}")
+
+
+def start(plane: ControlPlane) -> subprocess.Popen[bytes]:
+    """`serried run` with no more rights than deploy/rbac.yaml gives; returns once it is ready."""
+    log = plane.directory / "serried.log"
+    kubeconfig = plane.kubeconfig_for(SERRIED.name)
+    with log.open("wb") as out:
+        command = [sys.executable, "-m", "serried.cli.main", "run", "--kubeconfig", str(kubeconfig)]
+        process = subprocess.Popen(command, stdout=out, stderr=out)
+    deadline = time.monotonic() + 30
+    while b"listed" not in log.read_bytes():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            raise SystemExit(f"serried run did not get ready: {log.read_text()[-2000:]}")
+        time.sleep(0.1)
+    return process
+
+
+def usage(pid: int) -> dict[str, float]:
+    """CPU seconds and peak memory of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[11]) + int(fields[12])
+    status = Path(f"/proc/{pid}/status").read_text()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    return {"serried_cpu_s": round(ticks / os.sysconf("SC_CLK_TCK"), 1), "serried_peak_mb": round(peak / 1024)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("driver", type=Path)
+    parser.add_argument("--stack", action="append", choices=["serried", "floor"])
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("arguments", nargs="+")
+    options = parser.parse_args()
+    for _ in range(options.repeat):
+        for stack in options.stack or ["floor", "serried"]:
+            print(json.dumps(run(options.driver, stack, options.arguments)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

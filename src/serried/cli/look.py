@@ -1,0 +1,261 @@
+"""`serried queue`, `explain` and `topology`: read-only, on any cluster that has these objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree as RichTree
+
+from serried.api.batch import Job
+from serried.api.kueue import ClusterQueueStatus, LocalQueueStatus
+from serried.api.meta import Key
+from serried.cli.connect import complete, connect
+from serried.cli.main import Failure, Output
+from serried.control.snapshot import read
+from serried.control.state import State
+from serried.jobs import job as jobs
+from serried.jobs.podset import workload_name
+from serried.observe.nodes import Domain, domains
+from serried.observe.report import Report, report
+
+
+class Waiting(msgspec.Struct, rename="camel"):
+    """One row of `serried queue`."""
+
+    workload: str
+    job: str
+    cluster_queue: str
+    local_queue: str
+    priority: int
+    pods: int
+    state: str
+    #: seconds since it was created
+    age: float
+    layer: str
+    reason: str
+
+
+def snapshot(kubeconfig: Path | None, context: str | None) -> State:
+    async def work() -> State:
+        async with connect(kubeconfig, context) as cluster:
+            return await read(cluster)
+
+    return complete(work)
+
+
+def show_queue(
+    kubeconfig: Path | None, context: str | None, namespace: str | None, output: Output, *, everything: bool
+) -> None:
+    """Who waits and who runs, in the order of each ClusterQueue, with reasons."""
+    rows = queue_rows(snapshot(kubeconfig, context), datetime.now(UTC), namespace, everything=everything)
+    if output is Output.json:
+        typer.echo(msgspec.json.encode(rows))
+        return
+    if not rows:
+        typer.echo("Nobody waits and nothing runs." if not everything else "There are no Workloads.")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("CLUSTERQUEUE", "WORKLOAD", "PRIORITY", "PODS", "STATE", "AGE", "LAYER", "REASON"):
+        table.add_column(column, overflow="fold" if column == "REASON" else "ellipsis", no_wrap=column != "REASON")
+    for r in rows:
+        cells = (r.cluster_queue, r.workload, str(r.priority), str(r.pods), r.state, _age(r.age), r.layer, r.reason)
+        table.add_row(*map(Text, cells))
+    Console().print(table)
+
+
+def queue_rows(state: State, now: datetime, namespace: str | None, *, everything: bool) -> list[Waiting]:
+    """Admitted first, then who waits in the order in which they are looked at; finished ones with `everything`."""
+    rows: list[tuple[tuple[object, ...], Waiting]] = []
+    for key, workload in state.workloads.items():
+        found = state.engine.explain(key, now)
+        if found is None or (namespace and key[0] != namespace):
+            continue
+        told = report(_job_of(state, key), workload, state.gangs.get(key), found)
+        finished = not told.layer
+        if finished and not everything:
+            continue
+        created = workload.metadata.creation_timestamp or now
+        rank = 2 if finished else 1 if found.state == "pending" else 0
+        row = Waiting(
+            workload="/".join(key),
+            job=told.job,
+            cluster_queue=found.cluster_queue or "-",
+            local_queue=found.local_queue,
+            priority=workload.spec.priority or 0,
+            pods=sum(p.count for p in workload.spec.pod_sets),
+            state="finished" if finished else found.state,
+            age=(now - created).total_seconds(),
+            layer=told.layer,
+            reason=told.summary,
+        )
+        rows.append(((found.cluster_queue, rank, found.ahead, -row.priority, created, key), row))
+    return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+
+
+def show_explanation(kubeconfig: Path | None, context: str | None, target: str, namespace: str, output: Output) -> None:
+    """Everything about one object: KIND/NAME. Raises `Failure` when there is none."""
+    kind, _, name = target.partition("/")
+    if not name:
+        raise Failure(
+            f"{target!r} is not KIND/NAME; for example job/train, workload/job-train-1a2b3, clusterqueue/team"
+        )
+    state = snapshot(kubeconfig, context)
+    kind = kind.lower().rstrip("s") if kind.lower() != "kwl" else "workload"
+    match kind.split(".")[0]:
+        case "job" | "workload" | "wl" | "pod" | "po":
+            _print_report(_report(state, kind.split(".")[0], (namespace, name)), output)
+        case "clusterqueue" | "cq":
+            _print_status(state, ("", name), f"ClusterQueue {name}", output)
+        case "localqueue" | "queue" | "lq":
+            _print_status(state, (namespace, name), f"LocalQueue {namespace}/{name}", output)
+        case _:
+            raise Failure(f"cannot explain {kind!r}; it is one of job, workload, pod, clusterqueue, localqueue")
+
+
+def _report(state: State, kind: str, key: Key) -> Report:
+    now = datetime.now(UTC)
+    if kind == "job":
+        job = state.jobs.get(key)
+        if job is None:
+            raise Failure(f"there is no Job {key[1]} in namespace {key[0]} (choose with --namespace)")
+        found = (key[0], workload_name(jobs.KIND, job.metadata.name, job.metadata.uid))
+    elif kind in ("pod", "po"):
+        gang = next((k for k, g in state.gangs.items() if k[0] == key[0] and key[1] in g.members), None)
+        if gang is None:
+            raise Failure(f"there is no pod {key[1]} of a gang in namespace {key[0]} (choose with --namespace)")
+        job, found = _job_of(state, gang), gang
+    else:
+        job, found = _job_of(state, key), key
+        if key not in state.workloads and state.engine.explain(key, now) is None:
+            raise Failure(f"there is no Workload {key[1]} in namespace {key[0]} (choose with --namespace)")
+    return report(job, state.workloads.get(found), state.gangs.get(found), state.engine.explain(found, now))
+
+
+def _job_of(state: State, workload: Key) -> Job | None:
+    found = state.workloads.get(workload)
+    key = state.job_of(found) if found is not None else None
+    return state.jobs.get(key) if key is not None else None
+
+
+def _print_report(found: Report, output: Output) -> None:
+    if output is Output.json:
+        typer.echo(msgspec.json.encode(found))
+        return
+    console = Console()
+    if found.job:
+        console.print(Text(f"Job       {found.job}"))
+    if found.workload:
+        console.print(Text(f"Workload  {found.workload}"))
+    marks = {"done": ("✓", "green"), "here": ("●", "yellow"), "ahead": ("·", "dim")}
+    for step in found.steps:
+        mark, style = marks[step.state]
+        console.print(Text(f"  {mark} {step.layer:<9} {step.text}", style=style))
+    if not found.steps:
+        console.print(Text(found.summary))
+    why = found.explanation
+    if why is None or why.state != "pending":
+        return
+    if why.cluster_queue:
+        console.print(
+            Text(f"\nQueue     {why.cluster_queue}: {why.ahead} ahead of {why.pending} waiting, for {_age(why.waited)}")
+        )
+    if why.ahead_of_it:
+        console.print(Text(f"          behind {', '.join(why.ahead_of_it)}"))
+    if (r := why.reason) is not None:
+        lines = [
+            ("Needs", f"{r.needed} {r.what}" if r.needed else ""),
+            ("There are", f"{r.available} {r.what}" if r.available else ""),
+            ("Missing", f"{r.missing} {r.what}" if r.missing else ""),
+            ("Where", r.where),
+            ("Because of", r.constraint),
+            ("Field", r.field),
+            ("Found", r.found),
+            ("Allowed", r.allowed),
+            ("Freed by", r.frees),
+        ]
+        for label, text in lines:
+            if text:
+                console.print(Text(f"{label:<10}{text}"))
+    for attempt in why.attempts:
+        verdict = attempt.match or attempt.quota or attempt.topology or "fits"
+        console.print(Text(f"Tried     flavor {attempt.flavor} for pod set {attempt.pod_set}: {verdict}"))
+    if why.fits_after:
+        console.print(Text(f"Fits once {', '.join(why.fits_after)} ended."))
+
+
+def _print_status(state: State, key: Key, title: str, output: Output) -> None:
+    status = state.engine.status(key)
+    if status is None:
+        raise Failure(f"there is no {title}")
+    if output is Output.json:
+        typer.echo(msgspec.json.encode(status))
+        return
+    console = Console()
+    active = status.conditions[0]
+    console.print(Text(title, style="bold"))
+    console.print(
+        Text(f"  {'active' if active.status == 'True' else 'NOT ACTIVE'} ({active.reason}): {active.message}")
+    )
+    console.print(
+        Text(
+            f"  {status.pending_workloads} waiting, {status.reserving_workloads} with quota, "
+            f"{status.admitted_workloads} admitted"
+        )
+    )
+    for line in _usage(state, key, status):
+        console.print(Text(f"  {line}"))
+
+
+def _usage(state: State, key: Key, status: ClusterQueueStatus | LocalQueueStatus) -> Sequence[str]:
+    return [
+        f"{flavor.name}: {resource.total} {resource.name} in use"
+        for flavor in status.flavors_reservation
+        for resource in flavor.resources
+    ]
+
+
+def show_topology(kubeconfig: Path | None, context: str | None, name: str | None, output: Output) -> None:
+    """The domains of each topology with what is used and free in them. Raises `Failure` when it is not there."""
+    world = snapshot(kubeconfig, context).engine.world
+    if name is not None and name not in world.topologies:
+        known = ", ".join(sorted(world.topologies)) or "none"
+        raise Failure(f"there is no Topology {name}; there are: {known}")
+    found = {t: domains(world, t) for t in sorted(world.topologies) if name in (None, t)}
+    if output is Output.json:
+        typer.echo(msgspec.json.encode(found))
+        return
+    if not found:
+        typer.echo("There are no Topologies.")
+    console = Console()
+    for topology, roots in found.items():
+        tree = RichTree(
+            Text(f"{topology} ({' / '.join(x.node_label for x in world.topologies[topology].spec.levels)})")
+        )
+        _grow(tree, roots)
+        console.print(tree)
+
+
+def _grow(tree: RichTree, found: Sequence[Domain]) -> None:
+    for domain in found:
+        usage = "  ".join(f"{u.used}/{u.allocatable} {u.name}" for u in domain.resources)
+        branch = tree.add(Text.assemble((domain.value, "bold"), f"  {domain.nodes} nodes  {usage}"))
+        _grow(branch, domain.children)
+
+
+def _age(seconds: float) -> str:
+    """As kubectl prints ages."""
+    whole = max(0, int(seconds))
+    if whole < 120:
+        return f"{whole}s"
+    if whole < 7200:
+        return f"{whole // 60}m"
+    if whole < 172800:
+        return f"{whole // 3600}h"
+    return f"{whole // 86400}d"

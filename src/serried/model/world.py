@@ -1,0 +1,422 @@
+"""The model that every decision is made on: nodes, topologies, flavors, bound pods and what workloads hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal
+
+import numpy as np
+
+from serried.api import names
+from serried.api.core import Node, Pod
+from serried.api.kueue import ResourceFlavor, Topology
+from serried.api.meta import Key
+from serried.api.quantity import QuantityError, resource_value
+from serried.model.capacity import Capacity, Ints, Vector, add, amounts
+from serried.model.holds import Hold, Share, by_name, reckon
+from serried.model.journal import Journal
+from serried.model.nodes import NAME_FIELD, Nodes, same_for_placement
+from serried.model.placement import Placement
+from serried.model.pods import readable_requests
+from serried.model.requests import PodSetRequest
+from serried.model.topology import Tree, build
+
+_TERMINAL: Final = ("Succeeded", "Failed")
+#: Distinct request vectors kept for sharing between pods.
+_VECTORS: Final = 4096
+
+
+@dataclass(slots=True, eq=False)
+class _BoundPod:
+    row: int
+    vector: Vector
+    workload: Key | None
+    pod_set: str
+    #: it takes capacity by itself; otherwise a hold has taken it already
+    counted: bool = False
+
+
+class World:
+    """Nodes in topology order with capacity arrays, and who uses them.
+
+    What is read from the cluster (`set_*`, `delete_*`) is applied for good. What a decision does (`hold`, `release`,
+    `charge`) is recorded in the journal and can be taken back. The two do not interleave: a trial is over, rolled back
+    or committed, before the next event is applied.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.capacity = Capacity()
+        self.nodes = Nodes(self.capacity.rows)
+        self.topologies: dict[str, Topology] = {}
+        self.flavors: dict[str, ResourceFlavor] = {}
+        self._trees: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], Tree] = {}
+        self._pods: dict[Key, _BoundPod] = {}
+        #: workload → its bound pods
+        self._pods_of: dict[Key, dict[Key, _BoundPod]] = {}
+        self._holds: dict[Key, Hold] = {}
+        self._vectors: dict[tuple[tuple[str, int], ...], Vector] = {}
+        self.holds: Mapping[Key, Hold] = MappingProxyType(self._holds)
+
+    # --- nodes
+
+    def set_node(self, node: Node) -> bool:
+        """A node was added or changed. Returns whether that matters to placement: a heartbeat does not."""
+        name = node.metadata.name
+        row = self.nodes.row_of.get(name)
+        if row is None:
+            row = self._claim(name)
+        else:
+            seen = self.nodes.seen[row]
+            if seen is not None and same_for_placement(seen, node):
+                return False
+        shadowed = set(self.nodes.shadowed)
+        taints = int(self.nodes.taint_code[row])
+        changed = self.nodes.put(row, node)
+        if changed or taints != self.nodes.taint_code[row]:
+            self._forget(changed, all_trees=shadowed != self.nodes.shadowed)
+        self.capacity.set_allocatable(row, _allocatable(node))
+        return True
+
+    def delete_node(self, name: str) -> bool:
+        """A node is gone. Holds on it stay: if it comes back under its name, they are still there."""
+        row = self.nodes.row_of.get(name)
+        if row is None or self.nodes.seen[row] is None:
+            return False
+        shadowed = set(self.nodes.shadowed)
+        self.nodes.put(row, None)
+        # Trees may keep the row, since it is not usable any more.
+        if shadowed != self.nodes.shadowed:
+            self._trees.clear()
+        self.capacity.set_allocatable(row, {})
+        return True
+
+    def _claim(self, name: str) -> int:
+        row = self.nodes.claim(name)
+        while self.capacity.rows < len(self.nodes.names):
+            self.capacity.grow()
+        # Trees may still hold the row for a node that is gone.
+        self._trees.clear()
+        return row
+
+    def _forget(self, changed: set[str], *, all_trees: bool) -> None:
+        """Labels of these keys, or taints, have changed on some node."""
+        for key, tree in list(self._trees.items()):
+            if all_trees or not changed.isdisjoint((*key[0], *dict(key[1]))) or NAME_FIELD in changed:
+                del self._trees[key]
+            else:
+                tree.masks.clear()
+
+    # --- topologies and flavors
+
+    def set_topology(self, topology: Topology) -> bool:
+        name = topology.metadata.name
+        before = self.topologies.get(name)
+        self.topologies[name] = topology
+        return before is None or before.spec != topology.spec
+
+    def delete_topology(self, name: str) -> bool:
+        return self.topologies.pop(name, None) is not None
+
+    def set_flavor(self, flavor: ResourceFlavor) -> bool:
+        name = flavor.metadata.name
+        before = self.flavors.get(name)
+        self.flavors[name] = flavor
+        return before is None or before.spec != flavor.spec
+
+    def delete_flavor(self, name: str) -> bool:
+        return self.flavors.pop(name, None) is not None
+
+    def levels(self, flavor: str, *, bound_by_us: bool = False) -> tuple[str, ...]:
+        """The levels pods of this flavor are placed by, top to bottom; () when no place is to be named.
+
+        Pods that Serried binds need a node each, so their lowest level is the host, whatever the topology ends with.
+        """
+        found = self.flavors.get(flavor)
+        if found is None:
+            return ()
+        topology = self.topologies.get(found.spec.topology_name)
+        keys = () if topology is None else tuple(level.node_label for level in topology.spec.levels)
+        if found.spec.topology_name and not keys:
+            return ()
+        if bound_by_us and keys[-1:] != (names.HOSTNAME,):
+            keys = (*keys, names.HOSTNAME)
+        return keys
+
+    def tree(self, flavor: str, *, bound_by_us: bool = False) -> Tree | None:
+        """The nodes of a flavor in the order of its levels; None where `levels` is ()."""
+        keys = self.levels(flavor, bound_by_us=bound_by_us)
+        return self._tree(keys, self.flavors[flavor].spec.node_labels) if keys else None
+
+    def _tree(self, keys: tuple[str, ...], node_labels: Mapping[str, str]) -> Tree:
+        key = (keys, tuple(sorted(node_labels.items())))
+        tree = self._trees.get(key)
+        if tree is None:
+            tree = self._trees[key] = build(self.nodes, keys, node_labels)
+        return tree
+
+    def node_of(self, hostname: str) -> str | None:
+        """The name of the node with this value of kubernetes.io/hostname (of several, the one that counts)."""
+        rows = self.nodes.hosts.get(hostname)
+        return self.nodes.names[rows[0]] if rows else None
+
+    def topology_tree(self, topology: str) -> Tree | None:
+        """All nodes of a Topology, whatever their flavor; None when there is no such Topology."""
+        found = self.topologies.get(topology)
+        if found is None or not found.spec.levels:
+            return None
+        return self._tree(tuple(level.node_label for level in found.spec.levels), {})
+
+    def nodes_in(self, topology: str, path: Sequence[str]) -> tuple[str, ...]:
+        """The names of the nodes in a domain, in path order; () when there is no such domain."""
+        tree = self.topology_tree(topology)
+        domain = tree.find(path) if tree is not None else None
+        if tree is None or domain is None:
+            return ()
+        bounds = tree.levels[len(path) - 1].nodes
+        rows = tree.rows[bounds[domain] : bounds[domain + 1]].tolist()
+        return tuple(self.nodes.names[row] for row in rows if self.nodes.seen[row] is not None)
+
+    # --- pods
+
+    def set_pod(self, pod: Pod) -> bool:
+        """A pod was added or changed. Returns whether the use of a node changed.
+
+        A pod takes capacity while it is bound and has not ended, unless its workload holds a place that covers it. Of
+        requests that cannot be read, what can be read counts.
+        """
+        if not pod.spec.node_name or pod.status.phase in _TERMINAL:
+            return self.delete_pod(pod.key)
+        row = self.nodes.row_of.get(pod.spec.node_name)
+        if row is None:
+            row = self._claim(pod.spec.node_name)
+        vector = self._vector(readable_requests(pod.spec))
+        owner = pod.metadata.annotations.get(names.WORKLOAD)
+        workload = (pod.metadata.namespace, owner) if owner else None
+        before = self._pods.get(pod.key)
+        if before is not None:
+            if before.row == row and before.vector is vector and before.workload == workload:
+                return False
+        changed = self.delete_pod(pod.key)
+        bound = _BoundPod(row, vector, workload, pod.metadata.labels.get(names.POD_SET, ""))
+        self._pods[pod.key] = bound
+        self.nodes.references[row] += 1
+        if workload is not None:
+            self._pods_of.setdefault(workload, {})[pod.key] = bound
+            hold = self._holds.get(workload)
+            if hold is not None:
+                covered = self._cover(hold, pod.key, bound)
+                if covered:
+                    return changed or covered == "moved"
+        self._count(bound, 1)
+        return True
+
+    def delete_pod(self, key: Key) -> bool:
+        """A pod is gone or has ended. Returns whether the use of a node changed."""
+        bound = self._pods.pop(key, None)
+        if bound is None:
+            return False
+        self.nodes.references[bound.row] -= 1
+        if bound.workload is not None:
+            siblings = self._pods_of[bound.workload]
+            del siblings[key]
+            if not siblings:
+                del self._pods_of[bound.workload]
+        if bound.counted:
+            self._count(bound, -1)
+            return True
+        hold = self._holds.get(bound.workload) if bound.workload is not None else None
+        for share in hold.shares if hold is not None else ():
+            if key in share.landed:
+                share.leave(key)
+        return False
+
+    def _count(self, pod: _BoundPod, sign: int) -> None:
+        """Charges a pod that no hold covers, or takes that back."""
+        pod.counted = sign > 0
+        rows = np.array([pod.row])
+        amount = amounts(pod.vector, np.ones(1, dtype=np.int64))
+        add(self.capacity.free, pod.vector, rows, amount, -sign)
+        add(self.capacity.unheld, pod.vector, rows, amount, -sign)
+
+    def _cover(self, hold: Hold, key: Key, pod: _BoundPod) -> Literal["", "as is", "moved"]:
+        """Whether a hold covers this pod ("": it does not), and if a charge has moved to the pod's node for it.
+
+        In a domain larger than a host, the pod takes up one of the places that are expected to be filled.
+        """
+        labels = self.nodes.labels(pod.row)
+        for share in hold.shares:
+            if pod.pod_set and share.pod_set != pod.pod_set:
+                continue
+            if not share.levels:
+                if pod.row in share.charged:
+                    return "as is"
+                continue
+            domain = share.domains.get(tuple(labels.get(level, "") for level in share.levels))
+            if domain is None:
+                continue
+            try:
+                source = share.land(key, domain, pod.row)
+            except LookupError:
+                continue
+            if source is None:
+                return "as is"
+            self._move(share, source, pod.row)
+            return "moved"
+        return ""
+
+    def _move(self, share: Share, source: int, target: int) -> None:
+        """Brings the arrays in line after the charge of one pod of a share went from one row to another."""
+        for row, now, before in (
+            (source, share.charged.get(source, 0), share.charged.get(source, 0) + 1),
+            (target, share.charged[target], share.charged[target] - 1),
+        ):
+            rows = np.array([row])
+            add(self.capacity.free, share.vector, rows, amounts(share.vector, np.array([before])), 1)
+            add(self.capacity.free, share.vector, rows, amounts(share.vector, np.array([now])), -1)
+            self.nodes.references[row] += (now > 0) - (before > 0)
+
+    # --- holds
+
+    def hold(self, key: Key, placements: Sequence[Placement], pod_sets: Sequence[PodSetRequest]) -> list[str]:
+        """Charges a workload's placements, instead of what it held before. Goes through the journal.
+
+        Its pods that are bound within the placements are covered by it and no longer counted by themselves. Returns
+        what could not be charged, in words: domains that do not exist (any more).
+        """
+        if key in self._holds:
+            self.release(key)
+        problems: list[str] = []
+        requests = by_name(pod_sets)
+        shares = []
+        for placement in placements:
+            request = requests.get(placement.pod_set)
+            if request is None:
+                problems.append(f'placement of pod set "{placement.pod_set}": the workload has no such pod set')
+                continue
+            vector = self._vector(request.requests)
+            shares.append(self._share(placement, vector, problems))
+        hold = Hold(tuple(placements), tuple(pod_sets), tuple(shares))
+        self.journal.record(lambda: self._lift(key))
+        self._holds[key] = hold
+        for share in shares:
+            self._charge_share(share, 1)
+        for pod_key, pod in self._pods_of.get(key, {}).items():
+            if pod.counted and self._cover(hold, pod_key, pod):
+                self._count(pod, -1)
+        return problems
+
+    def release(self, key: Key) -> None:
+        """Gives back what a workload holds. Its pods that are still on nodes count from now on. Journalled."""
+        hold = self._holds.get(key)
+        if hold is None:
+            return
+        covered = [pod for pod in self._pods_of.get(key, {}).values() if not pod.counted]
+
+        def undo() -> None:
+            for pod in covered:
+                self._count(pod, -1)
+            for share in hold.shares:
+                self._charge_share(share, 1)
+            self._holds[key] = hold
+
+        self.journal.record(undo)
+        self._lift(key)
+
+    def _lift(self, key: Key) -> None:
+        hold = self._holds.pop(key)
+        for share in hold.shares:
+            self._charge_share(share, -1)
+        for pod in self._pods_of.get(key, {}).values():
+            if not pod.counted:
+                self._count(pod, 1)
+
+    def _share(self, placement: Placement, vector: Vector, problems: list[str]) -> Share:
+        where = f'pod set "{placement.pod_set}"'
+        share = Share(placement.pod_set, vector)
+        if not placement.levels:
+            return share
+        if placement.levels[-1] == names.HOSTNAME:
+            for values, count in placement.domains:
+                rows = self.nodes.hosts.get(values[-1]) if values else None
+                if not rows:
+                    problems.append(f"{where}: there is no node with {names.HOSTNAME}={'/'.join(values[-1:])}")
+                elif count > 0:
+                    share.charged[rows[0]] = share.charged.get(rows[0], 0) + count
+            return share
+        flavor = self.flavors.get(placement.flavor)
+        tree = self._tree(placement.levels, {} if flavor is None else flavor.spec.node_labels)
+        share.levels = placement.levels
+        for values, count in placement.domains:
+            domain = tree.leaf(values)
+            rows_of = np.zeros(0, dtype=np.int64)
+            if domain is not None:
+                bounds = tree.levels[-1].nodes
+                rows_of = tree.rows[bounds[domain] : bounds[domain + 1]]
+                rows_of = rows_of[[self.nodes.seen[row] is not None for row in rows_of.tolist()]]
+            if not len(rows_of):
+                problems.append(f"{where}: there is no node in {'/'.join(values)} ({', '.join(placement.levels)})")
+                continue
+            taken = reckon(self.capacity, self.capacity.free, self.nodes.usable, vector, rows_of, count)
+            at = np.flatnonzero(taken)
+            expected = dict(zip(rows_of[at].tolist(), taken[at].tolist(), strict=True))
+            share.domains[values] = len(share.expected)
+            share.expected.append(expected)
+            for row, number in expected.items():
+                share.charged[row] = share.charged.get(row, 0) + number
+        return share
+
+    def _charge_share(self, share: Share, sign: int) -> None:
+        rows, counts = share.rows_and_counts()
+        add(self.capacity.free, share.vector, rows, amounts(share.vector, counts), -sign)
+        self.nodes.references[rows] += sign
+
+    def charge(self, array: Ints, tree: Tree, leaves: Ints, counts: Ints, requests: Mapping[str, int]) -> None:
+        """Charges pods to leaves of a tree in one of the capacity arrays, for a trial: goes through the journal."""
+        vector = self.capacity.vector(requests)
+        if tree.host:
+            rows, taken = tree.rows[leaves], counts
+        else:
+            bounds = tree.levels[-1].nodes
+            parts = [tree.rows[bounds[leaf] : bounds[leaf + 1]] for leaf in leaves.tolist()]
+            rows = np.concatenate(parts)
+            taken = np.concatenate(
+                [
+                    reckon(self.capacity, array, self.nodes.usable, vector, part, count)
+                    for part, count in zip(parts, counts.tolist(), strict=True)
+                ]
+            )
+        amount = amounts(vector, taken)
+        self.journal.record(lambda: add(array, vector, rows, amount, 1))
+        add(array, vector, rows, amount, -1)
+
+    # --- requests
+
+    def _vector(self, requests: Mapping[str, int]) -> Vector:
+        """A vector whose resources all have their line; shared between all pods that ask for the same."""
+        key = tuple(sorted(requests.items()))
+        vector = self._vectors.get(key)
+        if vector is None:
+            for name in requests:
+                self.capacity.line(name)
+            if len(self._vectors) >= _VECTORS:
+                self._vectors.clear()
+            vector = self._vectors[key] = self.capacity.vector(requests)
+        return vector
+
+    def resources(self) -> Iterator[tuple[str, int]]:
+        """The resources that have a line in the arrays, and which."""
+        return iter(self.capacity.lines.items())
+
+
+def _allocatable(node: Node) -> dict[str, int]:
+    """What a node has; what cannot be read it has none of."""
+    found = {}
+    for name, quantity in node.status.allocatable.items():
+        try:
+            found[name] = resource_value(name, quantity)
+        except QuantityError:
+            found[name] = 0
+    return found

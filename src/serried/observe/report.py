@@ -1,0 +1,99 @@
+"""One report of one job over all layers: how far it is, where it stands still, and why. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from serried.api.batch import Job
+from serried.api.kueue import Workload
+from serried.api.meta import condition_is
+from serried.api.names import WorkloadCondition
+from serried.gang.membership import Gang, Stage
+from serried.jobs import job as jobs
+from serried.schedule.explain import Explanation
+from serried.schedule.reasons import Layer
+
+State = Literal["done", "here", "ahead"]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One layer on the way of a job: passed, where it is now, or still ahead."""
+
+    layer: Layer
+    state: State
+    text: str
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """What `serried explain` says of a job."""
+
+    job: str = ""
+    workload: str = ""
+    #: the layer it is in, or "" when it is over
+    layer: Layer | Literal[""] = ""
+    #: one sentence: where it stands and why
+    summary: str
+    steps: Sequence[Step] = ()
+    explanation: Explanation | None = None
+
+
+#: The layers a job passes, in order.
+_WAY: tuple[Layer, ...] = ("queue", "quota", "topology", "gang", "binding", "start-up", "training")
+
+
+def report(job: Job | None, workload: Workload | None, gang: Gang | None, explanation: Explanation | None) -> Report:
+    """Joins what the queue, the gang and the pods say. `job` is absent for Workloads that have none."""
+    name = "/".join(job.key) if job is not None else ""
+    if workload is None:
+        return _without_workload(job, name)
+    key = "/".join(workload.key)
+    for condition in workload.status.conditions:
+        if condition.type == WorkloadCondition.FINISHED and condition.status == "True":
+            return Report(job=name, workload=key, summary=f"Finished ({condition.reason}): {condition.message}")
+    layer, text = _where(job, workload, gang or Gang(), explanation)
+    passed = _WAY.index(layer) if layer in _WAY else 0
+    steps = [
+        Step(each, "done" if i < passed else "here" if i == passed else "ahead", text if i == passed else "")
+        for i, each in enumerate(_WAY)
+    ]
+    return Report(job=name, workload=key, layer=layer, summary=text, steps=steps, explanation=explanation)
+
+
+def _without_workload(job: Job | None, name: str) -> Report:
+    if job is None:
+        return Report(summary="There is no such job.")
+    if not jobs.is_managed(job):
+        text = "It names no queue (label kueue.x-k8s.io/queue-name), so it is not Serried's to schedule."
+        return Report(job=name, summary=text)
+    _, problems = jobs.pod_sets(job)
+    if problems:
+        return Report(job=name, layer="input", summary="; ".join(map(str, problems)))
+    text = "It has no Workload yet: the controller (`serried run`) has not seen it, or says why in an event on the job."
+    return Report(job=name, layer="queue", summary=text)
+
+
+def _where(job: Job | None, workload: Workload, gang: Gang, explanation: Explanation | None) -> tuple[Layer, str]:
+    if not condition_is(workload.status.conditions, WorkloadCondition.ADMITTED):
+        reason = explanation.reason if explanation is not None else None
+        if reason is not None:
+            return reason.layer, reason.message
+        return "queue", "It waits for its first look."
+    size = sum(p.count for p in workload.spec.pod_sets)
+    if job is not None and job.spec.suspend:
+        return "gang", "It is admitted; its job is about to be started."
+    here = len(gang.members) - gang.deleting
+    over = gang.counts[Stage.SUCCEEDED] + gang.counts[Stage.FAILED]
+    if here < size:
+        return "gang", f"{here} of {size} pods exist; the gang is bound when all do."
+    if held := gang.counts[Stage.HELD]:
+        return "gang", f"{held} of {size} pods are behind a scheduling gate that is not Serried's to open."
+    ready = gang.counts[Stage.READY]
+    bound = ready + gang.counts[Stage.BOUND] + over
+    if bound < size:
+        return "binding", f"{bound} of {size} pods are bound to their nodes."
+    if ready + over < size:
+        return "start-up", f"{ready + over} of {size} pods are ready."
+    return "training", f"All {size} pods have been ready; {ready} run, {over} have ended."
