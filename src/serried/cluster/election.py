@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from datetime import UTC, datetime
 from types import TracebackType
@@ -65,15 +66,16 @@ class LeaderElection:
         self._renewing: asyncio.Task[None] | None = None
         self._complaints: set[str] = set()
 
-    @property
-    def leading(self) -> bool:
+    def leads(self) -> bool:
         """Whether this candidate may act as the leader right now, also if the loop has just been held up."""
         now = asyncio.get_running_loop().time()
         return self._renewing is not None and not self.lost.is_set() and now < self._renewed_at + self._renew_deadline
 
     async def acquire(self) -> None:
         """Waits until this candidate leads, however long that takes, and then keeps it so."""
-        while not await self._try(self._renew_deadline):
+        while True:
+            if await self._try(self._renew_deadline):
+                break
             await asyncio.sleep(self._retry_period * random.uniform(1.0, 1.2))
         log.info("%s leads now (lease %s/%s)", self.identity, self._namespace, self._name)
         self.lost.clear()
@@ -171,5 +173,5 @@ class LeaderElection:
     def _spec(holder: str, duration: float, *, taken: bool) -> dict[str, Any]:
         # A MicroTime has six digits, also when they are zero.
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": holder, "leaseDurationSeconds": max(1, round(duration)), "renewTime": now}
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": math.ceil(duration), "renewTime": now}
         return spec | ({"acquireTime": now} if taken else {})

@@ -1,0 +1,155 @@
+"""Leader election on both clusters, with times short enough to wait for."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from serried.api.resources import LEASES
+from serried.cluster.election import LeaderElection
+from serried.cluster.protocol import Cluster, Conflict, Unavailable
+from tests.contract.helpers import PATIENCE
+
+LEASE_DURATION = 2.0
+
+
+class _Line:
+    """A way to the cluster that can be cut."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.cut = False
+
+    def __getattr__(self, method: str) -> Any:
+        if self.cut:
+            raise Unavailable(0, "NoAnswer", "the line is cut")
+        return getattr(self._cluster, method)
+
+
+class Candidates:
+    """Makes candidates for one Lease, and has none of them lead on when the test is over."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.made: list[LeaderElection] = []
+
+    def __call__(self, identity: str, cluster: Any = None) -> LeaderElection:
+        candidate = LeaderElection(
+            cluster or self.cluster,
+            self.namespace,
+            "serried",
+            identity,
+            lease_duration=LEASE_DURATION,
+            renew_deadline=1.0,
+            retry_period=0.2,
+        )
+        self.made.append(candidate)
+        return candidate
+
+    async def write(self, **spec: Any) -> None:
+        await self.cluster.create(LEASES, {"metadata": {"name": "serried"}, "spec": spec}, self.namespace)
+
+
+@pytest.fixture
+async def candidates(cluster: Cluster, namespace: str) -> AsyncIterator[Candidates]:
+    made = Candidates(cluster, namespace)
+    yield made
+    for candidate in made.made:
+        await candidate.release()
+
+
+async def _acquire(candidate: LeaderElection) -> float:
+    """The seconds it took to lead."""
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    async with asyncio.timeout(PATIENCE):
+        await candidate.acquire()
+    assert candidate.leads()
+    return loop.time() - start
+
+
+async def test_the_lease_names_its_holder_as_other_tools_expect(
+    cluster: Cluster, namespace: str, candidates: Candidates
+) -> None:
+    await _acquire(candidates("one"))
+    lease = await cluster.get(LEASES, "serried", namespace)
+    assert (lease.spec.holder_identity, lease.spec.lease_duration_seconds) == ("one", 2)
+    assert lease.spec.acquire_time is not None
+    assert lease.spec.renew_time is not None
+
+
+async def test_the_second_leads_as_soon_as_the_first_lets_go(
+    cluster: Cluster, namespace: str, candidates: Candidates
+) -> None:
+    first, second = candidates("first"), candidates("second")
+    await _acquire(first)
+    waiting = asyncio.create_task(_acquire(second))
+    await asyncio.sleep(LEASE_DURATION + 0.5)
+    assert first.leads()
+    assert not waiting.done()
+    assert not second.leads()
+
+    before = asyncio.get_running_loop().time()
+    await first.release()
+    assert not first.leads()
+    assert not first.lost.is_set()
+    await waiting
+    assert asyncio.get_running_loop().time() - before < LEASE_DURATION
+    lease = await cluster.get(LEASES, "serried", namespace)
+    assert (lease.spec.holder_identity, lease.spec.lease_transitions) == ("second", 1)
+
+
+async def test_who_cannot_renew_stops_before_another_starts(cluster: Cluster, candidates: Candidates) -> None:
+    line = _Line(cluster)
+    first, second = candidates("first", line), candidates("second")
+    await _acquire(first)
+    waiting = asyncio.create_task(_acquire(second))
+    await asyncio.sleep(0.5)
+    line.cut = True
+    async with asyncio.timeout(PATIENCE):
+        await first.lost.wait()
+    assert not first.leads()
+    assert not waiting.done()
+    await waiting
+
+
+async def test_who_finds_another_in_the_lease_stops_at_once(
+    cluster: Cluster, namespace: str, candidates: Candidates
+) -> None:
+    first = candidates("first")
+    await _acquire(first)
+    while True:
+        lease = await cluster.get(LEASES, "serried", namespace)
+        patch = {"metadata": {"resourceVersion": lease.metadata.resource_version}, "spec": {"holderIdentity": "thief"}}
+        try:
+            await cluster.patch(LEASES, "serried", namespace, patch=patch)
+        except Conflict:
+            continue
+        break
+    async with asyncio.timeout(0.8):
+        await first.lost.wait()
+    await first.release()
+    assert (await cluster.get(LEASES, "serried", namespace)).spec.holder_identity == "thief"
+
+
+@pytest.mark.parametrize("year", [2001, 2099])
+async def test_a_holder_with_a_wrong_clock_is_waited_for(candidates: Candidates, year: int) -> None:
+    await candidates.write(holderIdentity="other", leaseDurationSeconds=1, renewTime=f"{year}-01-01T00:00:00.000000Z")
+    assert 1.0 <= await _acquire(candidates("one")) < 5.0
+
+
+async def test_a_lease_given_back_is_free_at_once(candidates: Candidates) -> None:
+    await candidates.write(holderIdentity="", leaseDurationSeconds=3600, renewTime="2026-01-01T00:00:00.000000Z")
+    assert await _acquire(candidates("one")) < 1.0
+
+
+async def test_of_many_candidates_one_leads(candidates: Candidates) -> None:
+    waiting = [asyncio.create_task(_acquire(candidates(f"candidate-{number}"))) for number in range(8)]
+    done, pending = await asyncio.wait(waiting, timeout=1.0)
+    assert len(done) == 1
+    assert [candidate.leads() for candidate in candidates.made].count(True) == 1
+    for task in pending:
+        task.cancel()
+    await asyncio.wait(pending)
