@@ -308,12 +308,15 @@ class World:
                 self._count(pod, -1)
         return problems
 
-    def release(self, key: Key) -> None:
-        """Gives back what a workload holds. Its pods that are still on nodes count from now on. Journalled."""
+    def release(self, key: Key, *, with_pods: bool = False) -> None:
+        """Gives back what a workload holds. Journalled.
+
+        Its pods that are still on nodes count from now on; `with_pods`, for a trial: as if they were gone as well.
+        """
         hold = self._holds.get(key)
         if hold is None:
             return
-        covered = [pod for pod in self._pods_of.get(key, {}).values() if not pod.counted]
+        covered = [] if with_pods else [pod for pod in self._pods_of.get(key, {}).values() if not pod.counted]
 
         def undo() -> None:
             for pod in covered:
@@ -323,13 +326,13 @@ class World:
             self._holds[key] = hold
 
         self.journal.record(undo)
-        self._lift(key)
+        self._lift(key, with_pods=with_pods)
 
-    def _lift(self, key: Key) -> None:
+    def _lift(self, key: Key, *, with_pods: bool = False) -> None:
         hold = self._holds.pop(key)
         for share in hold.shares:
             self._charge_share(share, -1)
-        for pod in self._pods_of.get(key, {}).values():
+        for pod in () if with_pods else self._pods_of.get(key, {}).values():
             if not pod.counted:
                 self._count(pod, 1)
 

@@ -315,7 +315,8 @@ class Engine:
     @property
     def dirty(self) -> bool:
         """Whether a cycle could do something."""
-        return bool(self._state.outbox or self._state.awake or self._state.nodes_stirred)
+        state = self._state
+        return bool(state.outbox or state.awake or state.nodes_stirred or state.places_changed)
 
     def cycle(self, now: datetime, limit: int = DEFAULT_LIMIT) -> Cycle:
         """Decides on up to `limit` candidates. What is admitted is taken in the model at once."""

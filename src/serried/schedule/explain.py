@@ -1,0 +1,145 @@
+"""Why a workload waits, seen from all sides: its place in the queue, each flavor tried, what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Literal
+
+import msgspec
+
+from serried.api.meta import Key
+from serried.api.names import PendingReason
+from serried.schedule.cycle import behind
+from serried.schedule.flavors import Attempt, Fit, NoFit, choose
+from serried.schedule.queues import Help
+from serried.schedule.reasons import Reason
+from serried.schedule.state import ClusterQueueState, Record, State
+
+_AHEAD_NAMED = 5
+#: So many admitted workloads are thought away at most, one after the other, to see what would make room.
+_TRIALS = 64
+
+
+class Explanation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
+    """Where one workload stands. What-ifs in it hold for this moment and for this workload alone."""
+
+    workload: str
+    #: unreadable: the object cannot be decoded. reserved: it has quota, but is not admitted yet
+    state: Literal["pending", "reserved", "admitted", "finished", "unreadable"]
+    local_queue: str = ""
+    cluster_queue: str = ""
+    #: seconds it has waited so far
+    waited: float = 0.0
+    #: how many are ahead of it in its ClusterQueue, how many wait there in all, and the nearest of those ahead
+    ahead: int = 0
+    pending: int = 0
+    ahead_of_it: Sequence[str] = ()
+    reason: Reason | None = None
+    #: each flavor as it is right now, in the order tried
+    attempts: Sequence[Attempt] = ()
+    #: it would fit right now, if it were its turn
+    fits_now: bool = False
+    #: it would fit if all of these ended (none of them is superfluous); empty: no such set was found
+    fits_after: Sequence[str] = ()
+    #: what of its admission cannot be read or is not there any more
+    problems: Sequence[str] = ()
+
+
+def explain(state: State, key: Key, now: datetime) -> Explanation | None:
+    """Where a workload stands, why, and what would help; None: there is no such workload. Changes nothing."""
+    name = "/".join(key)
+    if key in state.malformed:
+        return Explanation(workload=name, state="unreadable", reason=state.malformed[key])
+    record = state.workloads.get(key)
+    if record is None:
+        return None
+    state.complete()
+    info = record.info
+    local_queue = info.queue[1]
+    if record.holding is not None:
+        return Explanation(
+            workload=name,
+            state="admitted" if record.holding.admitted else "reserved",
+            local_queue=local_queue,
+            cluster_queue=record.holding.cluster_queue,
+            problems=record.holding.problems,
+        )
+    if record.place == "finished":
+        return Explanation(workload=name, state="finished", local_queue=local_queue)
+    waited = max(0.0, (now - info.queued_at).total_seconds())
+    if record.place == "aside":
+        local = state.local_queues.get(info.queue)
+        return Explanation(
+            workload=name,
+            state="pending",
+            local_queue=local_queue,
+            cluster_queue=local.spec.cluster_queue if local is not None else "",
+            waited=waited,
+            reason=record.told,
+        )
+    queue = state.cluster_queues[record.cluster_queue]
+    outcome = choose(state, queue, info)
+    state.journal.rollback(0)
+    position = queue.pending.position(info.order)
+    return Explanation(
+        workload=name,
+        state="pending",
+        local_queue=local_queue,
+        cluster_queue=queue.name,
+        waited=waited,
+        ahead=position,
+        pending=len(queue.pending),
+        ahead_of_it=[f"{order[3]}/{order[4]}" for order in queue.pending.ahead(info.order, _AHEAD_NAMED)],
+        reason=_reason(queue, record, outcome),
+        attempts=outcome.attempts,
+        fits_now=isinstance(outcome, Fit),
+        fits_after=[] if isinstance(outcome, Fit) else _fits_after(state, queue, record, outcome),
+    )
+
+
+def _reason(queue: ClusterQueueState, record: Record, outcome: Fit | NoFit) -> Reason:
+    holder = queue.pending.holder()
+    if holder is not None and holder < record.info.order and not (isinstance(outcome, NoFit) and outcome.never):
+        return behind(queue, record.info.order)
+    if isinstance(outcome, NoFit):
+        return outcome.reason
+    return Reason(
+        layer="queue",
+        code=PendingReason.PENDING_EVALUATION,
+        message=f"It fits now and is decided on in its turn in ClusterQueue {queue.name}",
+        where=f"ClusterQueue {queue.name}",
+    )
+
+
+def _fits_after(state: State, queue: ClusterQueueState, record: Record, outcome: NoFit) -> list[str]:
+    """A set of admitted workloads whose end would make room; those that queued first are thought away first."""
+    if outcome.never:
+        return []
+    keys = state.holders.get(queue.name, {})
+    if Help.NODES in outcome.helped_by:
+        keys = {key: None for holders in state.holders.values() for key in holders}
+    candidates = sorted((state.workloads[key] for key in keys), key=lambda r: r.info.order[1:])
+    gone: list[Record] = []
+    for candidate in islice(candidates, _TRIALS):
+        gone.append(candidate)
+        if _fits_without(state, queue, record, gone):
+            break
+    else:
+        return []
+    for candidate in list(gone[:-1]):
+        fewer = [r for r in gone if r is not candidate]
+        if _fits_without(state, queue, record, fewer):
+            gone = fewer
+    return ["/".join(r.info.key) for r in gone]
+
+
+def _fits_without(state: State, queue: ClusterQueueState, record: Record, gone: Sequence[Record]) -> bool:
+    for other in gone:
+        assert other.holding is not None
+        state.ledger.refund(other.holding.cluster_queue, other.holding.usage)
+        state.world.release(other.info.key, with_pods=True)
+    outcome = choose(state, queue, record.info)
+    state.journal.rollback(0)
+    return isinstance(outcome, Fit)

@@ -1,0 +1,78 @@
+"""Whether labels, taints and flavors match: the scalar rules, for a few flavors and namespaces at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from serried.api.core import NodeAffinity, NodeSelectorTerm
+from serried.api.kueue import ResourceFlavor
+from serried.api.meta import LabelSelector, LabelSelectorRequirement
+from serried.model.filters import first_untolerated
+from serried.model.requests import PodSetRequest
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Whether a label selector selects these labels: None selects nothing, an empty one everything."""
+    if selector is None:
+        return False
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        requirement_holds(r, labels) for r in selector.match_expressions
+    )
+
+
+def requirement_holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    """One expression of a label or node selector. An operator nobody knows never holds."""
+    found = labels.get(requirement.key)
+    match requirement.operator:
+        case "In":
+            return found in requirement.values
+        case "NotIn":
+            return found not in requirement.values
+        case "Exists":
+            return found is not None
+        case "DoesNotExist":
+            return found is None
+        case "Gt" | "Lt":
+            return _compares(requirement.operator, found, requirement.values)
+    return False
+
+
+def _compares(operator: str, found: str | None, values: Sequence[str]) -> bool:
+    if found is None or len(values) != 1 or not _INTEGER.fullmatch(found) or not _INTEGER.fullmatch(values[0]):
+        return False
+    return int(found) > int(values[0]) if operator == "Gt" else int(found) < int(values[0])
+
+
+def flavor_mismatch(pod_set: PodSetRequest, flavor: ResourceFlavor, keys: Collection[str]) -> str:
+    """Why pods of this pod set cannot use the flavor; "": they can.
+
+    As in Kueue: the pods or the flavor itself tolerate its taints, and the pods' node selector and required node
+    affinity, as far as they speak of `keys` (the label keys of all flavors of the resource group), match its labels.
+    """
+    name = flavor.metadata.name
+    taint = first_untolerated(flavor.spec.node_taints, [*pod_set.tolerations, *flavor.spec.tolerations])
+    if taint is not None:
+        return f"untolerated taint {taint.key}={taint.value}:{taint.effect} in flavor {name}"
+    labels = flavor.spec.node_labels
+    for key, value in pod_set.node_selector.items():
+        if key in keys and labels.get(key) != value:
+            found = f"{key}={labels[key]}" if key in labels else f"no label {key}"
+            return f"flavor {name} has {found}, but the pods' nodeSelector wants {key}={value}"
+    if not _affinity_allows(pod_set.node_affinity, labels, keys):
+        return f"flavor {name} doesn't match the pods' required node affinity"
+    return ""
+
+
+def _affinity_allows(affinity: NodeAffinity | None, labels: Mapping[str, str], keys: Collection[str]) -> bool:
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    if required is None or not required.node_selector_terms:
+        return True
+    return any(_term_allows(term, labels, keys) for term in required.node_selector_terms)
+
+
+def _term_allows(term: NodeSelectorTerm, labels: Mapping[str, str], keys: Collection[str]) -> bool:
+    """A term that says nothing about `keys` leaves the flavor open."""
+    return all(requirement_holds(r, labels) for r in term.match_expressions if r.key in keys)

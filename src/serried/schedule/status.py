@@ -1,0 +1,50 @@
+"""The status of queues, as it is written to the API."""
+
+from __future__ import annotations
+
+from serried.api.kueue import ClusterQueueStatus, LocalQueueStatus
+from serried.api.meta import Condition, Key
+from serried.quota.limits import Limits
+from serried.schedule.accounts import flavor_usage
+from serried.schedule.state import Activity, State
+
+
+def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueStatus | None:
+    """The status of ClusterQueue ("", name) or LocalQueue (namespace, name), its conditions without times."""
+    account = state.accounts[queue]
+    if not queue[0]:
+        found = state.cluster_queues.get(queue[1])
+        if found is None:
+            return None
+        cells = found.limits.nominal
+        return ClusterQueueStatus(
+            conditions=[_condition(found.activity, found.generation)],
+            flavors_reservation=flavor_usage(cells, account.reserved, borrows=True),
+            flavors_usage=flavor_usage(cells, account.used, borrows=True),
+            pending_workloads=sum(len(state.waiting.get(key, ())) for key in state.leads_to.get(queue[1], ())),
+            reserving_workloads=account.reserving,
+            admitted_workloads=account.admitted,
+        )
+    local = state.local_queues.get(queue)
+    if local is None:
+        return None
+    target = state.cluster_queues.get(local.spec.cluster_queue)
+    cells = (target.limits if target is not None else Limits()).nominal
+    return LocalQueueStatus(
+        conditions=[_condition(local.activity, local.generation)],
+        flavors_reservation=flavor_usage(cells, account.reserved, borrows=False),
+        flavors_usage=flavor_usage(cells, account.used, borrows=False),
+        pending_workloads=len(state.waiting.get(queue, ())),
+        reserving_workloads=account.reserving,
+        admitted_workloads=account.admitted,
+    )
+
+
+def _condition(activity: Activity, generation: int) -> Condition:
+    return Condition(
+        type="Active",
+        status="True" if activity.active else "False",
+        reason=activity.reason,
+        message=activity.message,
+        observed_generation=generation,
+    )

@@ -1,0 +1,76 @@
+"""The laws the engine's state obeys after every event, checked from scratch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from serried.api.meta import Key
+from serried.quota.limits import Cell
+from serried.schedule.accounts import Account
+from serried.schedule.state import State
+
+
+def validate(state: State) -> None:
+    """Raises AssertionError, with what contradicts what."""
+    assert state.journal.checkpoint() == 0, "a trial has left changes in the journal"
+    _places(state)
+    _quota(state)
+    for key in state.incomplete:
+        assert state.workloads[key].place == "held", f"{key} is incomplete, but holds nothing"
+    held = {key for key, r in state.workloads.items() if r.place == "held"}
+    assert set(state.world.holds) == held, f"the model has holds of {set(state.world.holds) ^ held}, or lacks them"
+
+
+def _places(state: State) -> None:
+    """Every workload is in exactly one place, and every index knows it."""
+    queued: Counter[Key] = Counter()
+    for name, queue in state.cluster_queues.items():
+        orders = queue.pending.orders()
+        assert orders == sorted(orders), f"ClusterQueue {name} is out of order"
+        for order in orders:
+            key = (order[3], order[4])
+            record = state.workloads.get(key)
+            assert record is not None, f"{key} waits in {name}, but is not known"
+            assert (record.place, record.cluster_queue) == ("queued", name), f"{key} waits in {name} and is {record}"
+            assert record.info.order == order, f"{key} waits in {name} at {order} instead of {record.info.order}"
+            queued[key] += 1
+        assert queue.pending.head() is None or name in state.awake, f"nobody looks at the candidates of {name}"
+        assert set(queue.untold) <= set(orders), f"{name} means to tell some who are not in it"
+    for key, record in state.workloads.items():
+        assert record.info.key == key
+        assert queued[key] == (record.place == "queued"), f"{key} is {record.place}, but waits in {queued[key]} queues"
+        assert (record.holding is not None) == (record.place == "held"), f"{key} is {record.place}: {record.holding}"
+        waits = record.place == "queued" or (record.place == "aside" and record.info.active)
+        listed = key in state.waiting.get(record.info.queue, {})
+        assert waits == listed, f"{key} is {record.place}, but among those that wait: {listed}"
+        if record.place == "aside":
+            assert record.told is not None, f"{key} waits and has not been told why"
+    assert all(state.waiting.values()), "an empty list of waiting workloads was kept"
+    total = sum(len(keys) for keys in state.waiting.values())
+    expected = sum(r.place == "queued" or (r.place == "aside" and r.info.active) for r in state.workloads.values())
+    assert total == expected, f"{total} workloads are listed as waiting, {expected} wait"
+
+
+def _quota(state: State) -> None:
+    """Usage is the sum over what is held: in the ledger, and in the accounts of both kinds of queue."""
+    usage: dict[str, dict[Cell, int]] = {}
+    accounts: dict[Key, Account] = {}
+    holders: dict[str, set[Key]] = {}
+    for key, record in state.workloads.items():
+        holding = record.holding
+        if holding is None:
+            continue
+        holders.setdefault(holding.cluster_queue, set()).add(key)
+        cells = usage.setdefault(holding.cluster_queue, {})
+        for cell, amount in holding.usage.items():
+            cells[cell] = cells.get(cell, 0) + amount
+        for queue in (("", holding.cluster_queue), holding.local_queue):
+            account = accounts.setdefault(queue, Account())
+            account.reserve(holding.usage, 1)
+            if holding.admitted:
+                account.admit(holding.usage, 1)
+    for name in usage.keys() | state.cluster_queues.keys():
+        expected = {cell: amount for cell, amount in usage.get(name, {}).items() if amount}
+        assert state.ledger.usage(name) == expected, f"usage of {name} is {state.ledger.usage(name)}, not {expected}"
+    assert dict(state.accounts.items()) == accounts, "the accounts of the queues are not the sum over what is held"
+    assert {name: set(keys) for name, keys in state.holders.items()} == holders, "holders are not those who hold"

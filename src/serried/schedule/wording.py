@@ -1,0 +1,163 @@
+"""Reasons from numbers: the one place where a refusal of quota, flavors or topology becomes a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from serried.api.names import PendingReason
+from serried.api.quantity import format_quantity
+from serried.place.result import NoPlacement
+from serried.quota.ledger import Shortage
+from serried.schedule.reasons import Reason
+
+
+def opening(pod_set: str) -> str:
+    """How Kueue's refusals begin."""
+    return f"couldn't assign flavors to pod set {pod_set}: "
+
+
+def lacks_quota(pod_set: str, queue: str, short: Shortage, holders: str) -> Reason:
+    """The cell that is short: for now, or for good. `holders`: who has the most of it, in words ("": nobody)."""
+    flavor, resource = short.cell
+    show = partial(format_quantity, resource)
+    start = opening(pod_set)
+    constraint = f"nominalQuota of {resource} in flavor {flavor} of ClusterQueue {queue}"
+    if short.never:
+        requested = short.before + short.requested
+        return Reason(
+            layer="quota",
+            code=PendingReason.EXCEEDS_MAX_QUOTA,
+            message=f"{start}insufficient quota for {resource} in flavor {flavor}: {show(requested)} requested, but "
+            f"ClusterQueue {queue} can never have more than {show(short.maximum)}. Ask for less or use another queue.",
+            constraint=constraint,
+            what=resource,
+            needed=show(requested),
+            available=show(short.maximum),
+            missing=show(requested - short.maximum),
+            where=f"flavor {flavor}",
+            field=f"requests of {resource} in pod set {pod_set}",
+            found=show(requested),
+            allowed=f"at most {show(short.maximum)}",
+        )
+    left = max(0, short.available)
+    return Reason(
+        layer="quota",
+        code=PendingReason.WAITING_FOR_QUOTA,
+        message=f"{start}insufficient unused quota for {resource} in flavor {flavor}, {show(short.missing)} more "
+        f"needed: {show(short.requested)} requested, {show(left)} of {show(short.maximum)} unused in ClusterQueue "
+        f"{queue}",
+        constraint=constraint,
+        what=resource,
+        needed=show(short.requested),
+        available=show(short.available),
+        missing=show(short.missing),
+        where=f"flavor {flavor}",
+        frees=f"the end of workloads that hold it: {holders}" if holders else "",
+    )
+
+
+def not_covered(pod_set: str, queue: str, resource: str, amount: int, covered: Sequence[str]) -> Reason:
+    """A resource is requested that the ClusterQueue has no quota for."""
+    allowed = ", ".join(covered) or "no resource"
+    return Reason(
+        layer="quota",
+        code=PendingReason.NO_MATCHING_FLAVOR,
+        message=f"{opening(pod_set)}resource {resource} unavailable in ClusterQueue "
+        f"{queue}, which has quota for {allowed}. Leave the request out or use another queue.",
+        constraint=f"spec.resourceGroups[].coveredResources of ClusterQueue {queue}",
+        what=resource,
+        needed=format_quantity(resource, amount),
+        available="0",
+        missing=format_quantity(resource, amount),
+        field=f"requests of {resource} in pod set {pod_set}",
+        found=format_quantity(resource, amount),
+        allowed=f"requests of {allowed}",
+    )
+
+
+def no_flavor(pod_set: str, queue: str, why: Sequence[str]) -> Reason:
+    """No flavor of the ClusterQueue may be used by these pods."""
+    return Reason(
+        layer="quota",
+        code=PendingReason.NO_MATCHING_FLAVOR,
+        message=f"{opening(pod_set)}{', '.join(why) or f'ClusterQueue {queue} has none'}",
+        constraint=f"flavors of ClusterQueue {queue}",
+        where=f"ClusterQueue {queue}",
+    )
+
+
+def bad_request(pod_set: str, flavor: str, field: str, found: str, allowed: str) -> Reason:
+    """A topology request that the levels of a flavor cannot meet as it is written."""
+    return Reason(
+        layer="input",
+        code=PendingReason.MISCONFIGURED,
+        message=f"{opening(pod_set)}{field} is {found}; allowed for flavor {flavor} is "
+        f"{allowed}. Correct it in the job and submit that again.",
+        constraint=f"topology levels of flavor {flavor}",
+        where=f"flavor {flavor}",
+        field=field,
+        found=found,
+        allowed=allowed,
+    )
+
+
+def no_place(flavor: str, failed: NoPlacement) -> Reason:
+    """Quota is there, but the nodes are not, or not close enough together."""
+    start = opening(failed.pod_set) + failed.message
+    if failed.field:
+        return Reason(
+            layer="input",
+            code=PendingReason.MISCONFIGURED,
+            message=start,
+            where=f"flavor {flavor}",
+            field=failed.field,
+        )
+    level = short_level(failed.level)
+    best = "/".join(failed.best_domain)
+    frees = ""
+    if failed.fits_when_empty is False:
+        within = f"the largest {level}{f' ({best})' if best else ''}" if level else f"flavor {flavor}"
+        start += (
+            f". {within[0].upper()}{within[1:]} holds {failed.fits_empty} of {failed.needed} even when empty: it can "
+        )
+        start += "never fit as it is. Ask for fewer or smaller pods, or for a level higher up."
+    else:
+        within = f"the best {level}{f' ({best})' if best else ''}" if level else f"flavor {flavor}"
+        start += f". {within[0].upper()}{within[1:]} has room for {failed.fits} of {failed.needed} now"
+        frees = f"pods that end in {within}" if level else f"pods that end on nodes of {within}"
+    available = failed.fits_empty if failed.fits_when_empty is False else failed.fits
+    return Reason(
+        layer="topology",
+        code=PendingReason.TOPOLOGY_PLACEMENT_FAILED,
+        message=start,
+        constraint=f"all within one {failed.level}" if failed.level else f"nodes of flavor {flavor}",
+        what="pods",
+        needed=str(failed.needed),
+        available=str(available),
+        missing=str(failed.needed - available),
+        where=best or f"flavor {flavor}",
+        frees=frees,
+    )
+
+
+def behind(queue: str, holder: str, ahead: int) -> Reason:
+    """It waits for its turn in a StrictFIFO queue."""
+    return Reason(
+        layer="queue",
+        code=PendingReason.PENDING,
+        message=f"Waits for its turn: ClusterQueue {queue} is StrictFIFO, and {holder}, which does not fit yet, is "
+        f"{'directly ' if ahead == 1 else ''}ahead of it ({ahead} ahead in all)",
+        constraint=f"spec.queueingStrategy of ClusterQueue {queue}",
+        what="workloads ahead",
+        needed="0",
+        available=str(ahead),
+        where=f"ClusterQueue {queue}",
+        frees=f"the admission of {holder}",
+    )
+
+
+def short_level(label: str) -> str:
+    """A topology level in one word: "rack" of "cloud.example.com/topology-rack"."""
+    word = label.rsplit("/", 1)[-1]
+    return word.removeprefix("topology-").removesuffix("-topology") or word

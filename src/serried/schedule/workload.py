@@ -1,0 +1,160 @@
+"""A Workload as the decision sees it: read once when it arrives, checked where it stands."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+
+import msgspec
+
+from serried.api.core import PodSpec, Quantity
+from serried.api.kueue import PodSet, Workload
+from serried.api.meta import Key
+from serried.api.names import SCHEDULER_NAME, PendingReason
+from serried.api.quantity import LIMIT, QuantityError, format_quantity, resource_value
+from serried.model.pods import pod_requests
+from serried.model.requests import PodSetRequest
+from serried.schedule.reasons import Reason
+
+#: Where a workload stands in a ClusterQueue, smallest first: higher priority, then longer in the queue, then by name.
+#: (-priority, seconds since 1970 at which it queued, uid, namespace, name); no two are equal.
+Order = tuple[int, float, str, str, str]
+
+#: Counts as queued before everything else: an object without a creation time.
+_ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+_PODS = "pods"
+
+
+@dataclass(frozen=True)
+class WorkloadInfo:
+    """What of a Workload decides about its admission. Equal values are decided alike."""
+
+    key: Key
+    uid: str
+    #: (namespace, name) of its LocalQueue; the name is "" when it has none
+    queue: Key
+    priority: int
+    queued_at: datetime
+    active: bool
+    pod_sets: tuple[PodSetRequest, ...]
+    #: what is wrong with it as written; not empty: it cannot be admitted until it is changed
+    problems: tuple[Reason, ...] = ()
+
+    @cached_property
+    def order(self) -> Order:
+        return (-self.priority, self.queued_at.timestamp(), self.uid, *self.key)
+
+    @cached_property
+    def shape(self) -> bytes:
+        """Workloads of one ClusterQueue with the same shape fit, or do not fit, alike."""
+        return msgspec.msgpack.encode(
+            [
+                (
+                    p.name,
+                    p.count,
+                    p.requests,
+                    p.topology,
+                    p.node_selector,
+                    p.node_affinity,
+                    p.tolerations,
+                    p.bound_by_us,
+                )
+                for p in self.pod_sets
+            ],
+            order="deterministic",
+        )
+
+
+def total_requests(pod_set: PodSetRequest) -> dict[str, int]:
+    """What all pods of the pod set ask for together, `pods` included; held at the largest quantity there is."""
+    totals = {name: min(LIMIT, amount * pod_set.count) for name, amount in pod_set.requests.items()}
+    totals[_PODS] = pod_set.count
+    return totals
+
+
+def read_workload(workload: Workload) -> WorkloadInfo:
+    """The workload as the decision sees it. Never raises: what is wrong with it is in `problems`."""
+    meta, spec = workload.metadata, workload.spec
+    problems: list[Reason] = []
+    pod_sets = [_read_pod_set(pod_set, f"spec.podSets[{i}]", problems) for i, pod_set in enumerate(spec.pod_sets)]
+    for name, times in Counter(p.name for p in spec.pod_sets).items():
+        if times > 1:
+            problems.append(
+                misconfigured("spec.podSets[].name", f"{name} ({times} times)", "a different name for each")
+            )
+    return WorkloadInfo(
+        key=meta.key,
+        uid=meta.uid,
+        queue=(meta.namespace, spec.queue_name),
+        priority=spec.priority or 0,
+        queued_at=meta.creation_timestamp or _ALWAYS,
+        active=spec.active,
+        pod_sets=tuple(pod_sets),
+        problems=tuple(problems),
+    )
+
+
+def misconfigured(field: str, found: str, allowed: str) -> Reason:
+    """The reason of a workload that cannot be admitted as it is written."""
+    return Reason(
+        layer="input",
+        code=PendingReason.MISCONFIGURED,
+        message=f"{field} is {found}; allowed is {allowed}. Correct it in the job and submit that again.",
+        field=field,
+        found=found,
+        allowed=allowed,
+    )
+
+
+def _read_pod_set(pod_set: PodSet, path: str, problems: list[Reason]) -> PodSetRequest:
+    spec = pod_set.template.spec
+    wrong = list(_quantity_problems(spec, f"{path}.template.spec"))
+    if pod_set.count < 0:
+        wrong.append(misconfigured(f"{path}.count", str(pod_set.count), "a number >= 0"))
+    problems += wrong
+    return PodSetRequest(
+        name=pod_set.name,
+        count=max(0, pod_set.count),
+        requests={} if wrong else pod_requests(spec),
+        topology=pod_set.topology_request,
+        node_selector=spec.node_selector,
+        node_affinity=spec.affinity.node_affinity if spec.affinity else None,
+        tolerations=tuple(spec.tolerations),
+        bound_by_us=spec.scheduler_name == SCHEDULER_NAME,
+    )
+
+
+def _quantity_problems(spec: PodSpec, path: str) -> Iterator[Reason]:
+    for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
+        for i, container in enumerate(containers):
+            resources, at = container.resources, f"{path}.{kind}[{i}].resources"
+            yield from _check_resources(resources.requests, resources.limits, at)
+    if spec.resources is not None:
+        yield from _check_resources(spec.resources.requests, spec.resources.limits, f"{path}.resources")
+    yield from _check_quantities(spec.overhead, f"{path}.overhead")
+
+
+def _check_resources(requests: Mapping[str, Quantity], limits: Mapping[str, Quantity], path: str) -> Iterator[Reason]:
+    wrong = [*_check_quantities(requests, f"{path}.requests"), *_check_quantities(limits, f"{path}.limits")]
+    yield from wrong
+    if wrong:
+        return
+    for name in requests.keys() & limits.keys():
+        request, limit = resource_value(name, requests[name]), resource_value(name, limits[name])
+        if request > limit:
+            most = f"at most {format_quantity(name, limit)}, its limit"
+            yield misconfigured(f"{path}.requests[{name}]", str(requests[name]), most)
+
+
+def _check_quantities(quantities: Mapping[str, Quantity], path: str) -> Iterator[Reason]:
+    for name, quantity in quantities.items():
+        try:
+            value = resource_value(name, quantity)
+        except QuantityError as error:
+            yield misconfigured(f"{path}[{name}]", repr(quantity), f"a quantity >= 0 ({error})")
+        else:
+            if value < 0:
+                yield misconfigured(f"{path}[{name}]", str(quantity), "a quantity >= 0")
