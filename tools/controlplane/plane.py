@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import shutil
 import ssl
 import tempfile
@@ -160,7 +161,8 @@ class ControlPlane:
         """A kubeconfig of one of the `users`."""
         if user not in self._users:
             raise ControlPlaneError(f"no user {user!r}; there are: {', '.join(sorted(self._users))}")
-        path = self.directory / f"{user.replace('/', '_')}.kubeconfig"
+        # A colon in its name would make it a list of kubeconfigs.
+        path = self.directory / f"{re.sub('[/:]', '-', user)}.kubeconfig"
         if not path.exists():
             write_kubeconfig(path, self.url, self.directory / "ca.crt", self._users[user])
         return path

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from serried.cli.main import Failure
+from serried.cli.common import Failure
 from serried.cluster.credentials import ConfigError
 from serried.cluster.http import HttpCluster
 from serried.cluster.protocol import ApiError

@@ -8,8 +8,8 @@ import msgspec
 import typer
 
 from serried.api.crds import crds, to_yaml
+from serried.cli.common import Failure, Output
 from serried.cli.connect import complete, connect
-from serried.cli.main import Failure, Output
 from serried.control.install import Outcome, apply
 
 

@@ -16,8 +16,8 @@ from rich.tree import Tree as RichTree
 from serried.api.batch import Job
 from serried.api.kueue import ClusterQueueStatus, LocalQueueStatus
 from serried.api.meta import Key
+from serried.cli.common import Failure, Output
 from serried.cli.connect import complete, connect
-from serried.cli.main import Failure, Output
 from serried.control.snapshot import read
 from serried.control.state import State
 from serried.jobs import job as jobs

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import serried
+from serried.cli.common import ContextOption, Failure, KubeconfigOption, Output, OutputOption
 
 app = typer.Typer(
     name="serried",
@@ -18,25 +18,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-
-
-class Output(StrEnum):
-    """How a command prints."""
-
-    text = "text"
-    json = "json"
-
-
-KubeconfigOption = Annotated[
-    Path | None,
-    typer.Option("--kubeconfig", help="Kubeconfig file; otherwise $KUBECONFIG, ~/.kube/config or, in a pod, its own."),
-]
-ContextOption = Annotated[str | None, typer.Option("--context", help="Context within the kubeconfig.")]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text for people, json for scripts.")]
-
-
-class Failure(Exception):
-    """A command cannot go on; the text says what was wrong, where, and what to do."""
 
 
 @app.callback(invoke_without_command=True)

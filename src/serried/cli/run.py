@@ -8,8 +8,8 @@ import logging
 import signal
 from pathlib import Path
 
+from serried.cli.common import Failure
 from serried.cli.connect import complete, connect
-from serried.cli.main import Failure
 from serried.control.config import Configuration, ConfigurationError, load
 from serried.control.run import LeadershipLost, NotServed, run
 
