@@ -196,9 +196,8 @@ class World:
         owner = pod.metadata.annotations.get(names.WORKLOAD)
         workload = (pod.metadata.namespace, owner) if owner else None
         before = self._pods.get(pod.key)
-        if before is not None:
-            if before.row == row and before.vector is vector and before.workload == workload:
-                return False
+        if before is not None and (before.row, before.workload) == (row, workload) and before.vector is vector:
+            return False
         changed = self.delete_pod(pod.key)
         bound = _BoundPod(row, vector, workload, pod.metadata.labels.get(names.POD_SET, ""))
         self._pods[pod.key] = bound

@@ -5,23 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: Label values from the top level down to the lowest one named, and how many pods go there.
-Domain = tuple[tuple[str, ...], int]
+from serried.model.placement import Domain, Placement
 
-
-@dataclass(frozen=True)
-class Placement:
-    """Where the pods of one pod set go.
-
-    `levels` and `domains` are what the Workload's topologyAssignment says: domains in path order of the full
-    topology path (rank order: the pods of lower index get the earlier domains), counts > 0. When the lowest level
-    is `kubernetes.io/hostname`, `levels` is that key alone.
-    """
-
-    pod_set: str
-    flavor: str
-    levels: tuple[str, ...]
-    domains: tuple[Domain, ...]
+__all__ = ["Domain", "NoPlacement", "Placement"]
 
 
 @dataclass(frozen=True)
@@ -30,19 +16,26 @@ class NoPlacement:
 
     pod_set: str
     message: str
-    #: the level at which the pods had to be together ("" when the request itself is wrong: then `field` names what is)
+    #: the level at which the search failed: that at which the pods had to be together, or (preferred, unconstrained)
+    #: the one whose domains do not hold them together; "" when it did not come to a search
     level: str = ""
-    #: pods (or slices) asked for, and how many of them the best domain holds
+    #: slices asked for, and how many of them the best domain holds (without `best_domain`: all domains together);
+    #: a slice is one pod unless the request is for larger ones, see `slice_size`
     needed: int = 0
     fits: int = 0
-    #: the best domain at that level, top → bottom
+    #: pods per slice
+    slice_size: int = 1
+    #: the best domain at that level, top → bottom; () when the pods may spread over all of them, or none holds any
     best_domain: tuple[str, ...] = ()
+    #: which resource lets no more pods onto how many of the nodes in the best domain (without one: in all)
+    limited_by: Mapping[str, int] = field(default_factory=dict)
     #: how many nodes were looked at, and how many each filter or resource excluded ("resource "cpu"" → nodes)
     total_nodes: int = 0
     excluded: Mapping[str, int] = field(default_factory=dict)
     #: whether it would fit if all nodes were free of pods Serried can move; None: not examined
     fits_when_empty: bool | None = None
-    #: the best domain and its count when everything was free ("" and 0: not examined)
+    #: how many slices the best domain (or all together) would hold then, at most `needed`, and which one that is
     fits_empty: int = 0
-    #: set for a request that can never be placed as written: which field, and what was found
+    best_domain_empty: tuple[str, ...] = ()
+    #: set for a request that can never be placed as written: which field is wrong
     field: str = ""

@@ -1,0 +1,167 @@
+"""What nodes have and what is left of it: one int64 column per resource, one row per node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+PODS: Final = "pods"
+#: What one charge or one node can count for. Real amounts are far below (36 PB); held there, sums over the pods
+#: of a node cannot leave int64.
+CHARGE_LIMIT: Final = 2**55
+#: "As many as you like": what fits of a pod that asks for nothing. Kubernetes counts pods in 32 bits.
+UNLIMITED: Final = 2**31 - 1
+
+
+class Vector:
+    """One pod's requests against the columns: `index` and `value` (int64), the pod itself (`pods`: 1) included.
+
+    `missing` are resources asked for that no node has ever had: they have no column, and nothing of them is free.
+    """
+
+    __slots__ = ("index", "missing", "names", "value")
+
+    def __init__(self, index: list[int], value: list[int], names: list[str], missing: list[str]) -> None:
+        self.index = np.array(index, dtype=np.int64)
+        self.value = np.array(value, dtype=np.int64)
+        self.names = names
+        self.missing = missing
+
+
+class Capacity:
+    """The capacity arrays. All are (resources, rows) int64; cpu in millicores, everything else in units.
+
+    `free` may go below zero: a node can shrink under its pods.
+    """
+
+    def __init__(self) -> None:
+        #: resource → its line in the arrays
+        self.lines: dict[str, int] = {PODS: 0}
+        self.allocatable: Ints = np.zeros((4, 64), dtype=np.int64)
+        #: allocatable - pods that are not ours - holds
+        self.free: Ints = np.zeros((4, 64), dtype=np.int64)
+        #: allocatable - pods that are not ours: what would be free if every hold were released
+        self.unheld: Ints = np.zeros((4, 64), dtype=np.int64)
+
+    @property
+    def rows(self) -> int:
+        return int(self.free.shape[1])
+
+    def grow(self) -> None:
+        """Doubles the number of rows."""
+        self._resize(self.free.shape[0], self.rows * 2)
+
+    def line(self, resource: str) -> int:
+        """The line of a resource, made if it is new."""
+        line = self.lines.get(resource)
+        if line is None:
+            line = len(self.lines)
+            if line == self.free.shape[0]:
+                self._resize(line * 2, self.rows)
+            self.lines[resource] = line
+        return line
+
+    def drop_line(self, resource: str) -> None:
+        """Takes back `line` for the resource added last; nothing may be charged to it any more."""
+        del self.lines[resource]
+
+    def _resize(self, resources: int, rows: int) -> None:
+        for name in ("allocatable", "free", "unheld"):
+            old: Ints = getattr(self, name)
+            new = np.zeros((resources, rows), dtype=np.int64)
+            new[: old.shape[0], : old.shape[1]] = old
+            setattr(self, name, new)
+
+    def vector(self, requests: Mapping[str, int]) -> Vector:
+        """One pod's requests; zeros are left out, since nothing of a resource is needed to give nothing."""
+        index, value, names, missing = [], [], [], []
+        for name in sorted({*requests, PODS}):
+            amount = min(max(requests.get(name, 0), 0) + (name == PODS), CHARGE_LIMIT + 1)
+            if amount <= 0:
+                continue
+            line = self.lines.get(name)
+            if line is None:
+                missing.append(name)
+            else:
+                index.append(line)
+                value.append(amount)
+                names.append(name)
+        return Vector(index, value, names, missing)
+
+    def set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:
+        """What the node of this row has; what is not named it has none of."""
+        new = np.zeros(self.free.shape[0], dtype=np.int64)
+        for name, amount in amounts.items():
+            line = self.line(name)
+            if line >= len(new):
+                new = np.concatenate([new, np.zeros(self.free.shape[0] - len(new), dtype=np.int64)])
+            new[line] = min(max(amount, 0), CHARGE_LIMIT)
+        change = new - self.allocatable[:, row]
+        self.free[:, row] += change
+        self.unheld[:, row] += change
+        self.allocatable[:, row] = new
+
+
+def amounts(vector: Vector, counts: Ints) -> Ints:
+    """What `counts[j]` pods take at place j: (resources of the vector, places), each held at CHARGE_LIMIT."""
+    if len(counts) == 0 or len(vector.value) == 0:
+        return np.zeros((len(vector.value), len(counts)), dtype=np.int64)
+    if int(vector.value.max()) * int(counts.max()) <= CHARGE_LIMIT:
+        product: Ints = vector.value[:, None] * counts[None, :]
+        return product
+    exact = vector.value[:, None].astype(object) * counts[None, :].astype(object)
+    held: Ints = np.minimum(exact, CHARGE_LIMIT).astype(np.int64)
+    return held
+
+
+def add(array: Ints, vector: Vector, rows: Ints, amount: Ints, sign: int) -> None:
+    """Adds (sign 1) or takes (sign -1) amounts at rows, which must be distinct."""
+    where = (vector.index[:, None], rows[None, :])
+    if sign > 0:
+        array[where] += amount
+    else:
+        array[where] -= amount
+
+
+#: What is free of the resource of a line, at each of a number of places.
+Free = Callable[[int], Ints]
+
+
+def fits(free: Free, vector: Vector, places: int) -> Ints:
+    """How many pods of this kind each place has room for: the least of free // request, not below 0."""
+    if vector.missing:
+        return np.zeros(places, dtype=np.int64)
+    result: Ints = np.full(places, UNLIMITED, dtype=np.int64)
+    for line, value in zip(vector.index.tolist(), vector.value.tolist(), strict=True):
+        count = free(line)
+        if value > 1:
+            count = count // value
+        np.minimum(result, count, out=result)
+    return np.maximum(result, 0, out=result)
+
+
+def limiting(free: Free, vector: Vector, places: int) -> tuple[Ints, list[str]]:
+    """Which resource is the first to run out: (index into the names, per place), the names in alphabetical order.
+
+    Of several resources that run out together it is the alphabetically first.
+    """
+    names = sorted([*vector.names, *vector.missing])
+    known = dict(zip(vector.names, zip(vector.index.tolist(), vector.value.tolist(), strict=True), strict=True))
+    least = np.full(places, np.iinfo(np.int64).max, dtype=np.int64)
+    which = np.zeros(places, dtype=np.int64)
+    for i, name in enumerate(names):
+        if name in known:
+            line, value = known[name]
+            count = free(line) // value
+        else:
+            count = np.zeros(places, dtype=np.int64)
+        less = count < least
+        least[less] = count[less]
+        which[less] = i
+    return which, names

@@ -1,0 +1,102 @@
+"""What a workload's placement takes from the nodes, from its admission until its release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from serried.api.meta import Key
+from serried.model.capacity import Bools, Capacity, Ints, Vector, fits
+from serried.model.placement import Placement
+from serried.model.requests import PodSetRequest
+
+
+@dataclass(eq=False)
+class Share:
+    """What the pods of one pod set hold.
+
+    Everything is charged to rows (nodes). When the placement names hosts, that is what it says. When it names larger
+    domains, kube-scheduler chooses the nodes: until a pod is seen on one, it is reckoned where it would fit, and when
+    it lands somewhere else in its domain, its charge moves there. So the domain's total is right at any time, and no
+    node is promised twice.
+    """
+
+    pod_set: str
+    vector: Vector
+    #: labels that name a domain; empty when the placement names hosts
+    levels: tuple[str, ...] = ()
+    #: path → index into `expected`
+    domains: dict[tuple[str, ...], int] = field(default_factory=dict)
+    #: per domain: row → pods reckoned there that have not been seen
+    expected: list[dict[int, int]] = field(default_factory=list)
+    #: pod → (its domain, its row)
+    landed: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    #: row → pods charged there, reckoned and seen
+    charged: dict[int, int] = field(default_factory=dict)
+
+    def rows_and_counts(self) -> tuple[Ints, Ints]:
+        size = len(self.charged)
+        rows = np.fromiter(self.charged.keys(), dtype=np.int64, count=size)
+        return rows, np.fromiter(self.charged.values(), dtype=np.int64, count=size)
+
+    def land(self, pod: Key, domain: int, row: int) -> int | None:
+        """A pod was seen on a node of its domain. Returns the row its charge has to move from, if it has to.
+
+        Raises:
+            LookupError: all pods of this share in this domain have been seen already.
+        """
+        expected = self.expected[domain]
+        if row in expected:
+            source = row
+        elif expected:
+            source = next(reversed(expected))
+        else:
+            raise LookupError(domain)
+        _take(expected, source)
+        self.landed[pod] = (domain, row)
+        if source == row:
+            return None
+        _take(self.charged, source)
+        self.charged[row] = self.charged.get(row, 0) + 1
+        return source
+
+    def leave(self, pod: Key) -> None:
+        """A pod that had landed is gone: its place is expected to be filled again."""
+        domain, row = self.landed.pop(pod)
+        self.expected[domain][row] = self.expected[domain].get(row, 0) + 1
+
+
+def _take(counts: dict[int, int], row: int) -> None:
+    counts[row] -= 1
+    if not counts[row]:
+        del counts[row]
+
+
+@dataclass(eq=False)
+class Hold:
+    """What one workload holds."""
+
+    placements: tuple[Placement, ...]
+    pod_sets: tuple[PodSetRequest, ...]
+    shares: tuple[Share, ...]
+
+
+def reckon(capacity: Capacity, array: Ints, usable: Bools, vector: Vector, rows: Ints, count: int) -> Ints:
+    """How many of `count` pods to reckon at each of the rows of one domain.
+
+    As many as fit, from the first row on. What then is left over (the domain is only large enough as a whole) goes
+    to the first usable row.
+    """
+    here = usable[rows]
+    room = np.where(here, fits(lambda line: array[line].take(rows), vector, len(rows)), 0)
+    taken: Ints = np.clip(count - (np.cumsum(room) - room), 0, room)
+    rest = count - int(taken.sum())
+    if rest:
+        taken[int(np.argmax(here))] += rest
+    return taken
+
+
+def by_name(pod_sets: Sequence[PodSetRequest]) -> dict[str, PodSetRequest]:
+    return {pod_set.name: pod_set for pod_set in pod_sets}

@@ -1,0 +1,191 @@
+"""The nodes, one row each, and their labels and taints in a form that is matched for all nodes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serried.api import names as api_names
+from serried.api.core import Node, Taint
+from serried.model.capacity import Bools, Ints
+
+Codes = NDArray[np.int32]
+
+#: Stands for the field metadata.name where a label key is expected (a key of Kubernetes cannot start with "/").
+NAME_FIELD: Final = "/metadata.name"
+
+
+class Column:
+    """One label over all rows, dictionary-encoded: `codes[row]` is an index into `values`, -1 without the label."""
+
+    __slots__ = ("codes", "index", "values")
+
+    def __init__(self, rows: int) -> None:
+        self.codes: Codes = np.full(rows, -1, dtype=np.int32)
+        self.values: list[str] = []
+        self.index: dict[str, int] = {}
+
+    def set(self, row: int, value: str | None) -> None:
+        if value is None:
+            self.codes[row] = -1
+            return
+        code = self.index.get(value)
+        if code is None:
+            code = self.index[value] = len(self.values)
+            self.values.append(value)
+        self.codes[row] = code
+
+    def equals(self, value: str) -> Bools:
+        """Where the label has this value."""
+        found: Bools = self.codes == self.index.get(value, -2)
+        return found
+
+    def matching(self, test: Callable[[str], bool]) -> Bools:
+        """Where the label is there and its value passes a test, which is asked once per distinct value."""
+        table = np.array([*map(test, self.values), False], dtype=np.bool_)
+        found: Bools = table[self.codes]
+        return found
+
+
+class Nodes:
+    """All nodes by row. A row without a node (deleted, or not seen yet) has no labels and is not usable."""
+
+    def __init__(self, rows: int) -> None:
+        self.row_of: dict[str, int] = {}
+        self.names: list[str] = [""] * rows
+        #: the node as it was last seen; None for a row without one
+        self.seen: list[Node | None] = [None] * rows
+        #: ready and not cordoned
+        self.usable: Bools = np.zeros(rows, dtype=np.bool_)
+        #: index into `taints`
+        self.taint_code: Codes = np.zeros(rows, dtype=np.int32)
+        self.taints: list[tuple[Taint, ...]] = [()]
+        self._taint_index: dict[tuple[tuple[str, str, str], ...], int] = {(): 0}
+        #: value of the label kubernetes.io/hostname → rows, by node name; only the first has the hostname, the others
+        #: are shadowed: an assignment could not tell them apart
+        self.hosts: dict[str, list[int]] = {}
+        self.shadowed: set[int] = set()
+        self._columns: dict[str, Column] = {}
+        #: pods and holds that refer to the row: it keeps its name while there are any
+        self.references: Ints = np.zeros(rows, dtype=np.int64)
+        self._free: list[int] = list(range(rows - 1, -1, -1))
+        self._without_node: set[int] = set()
+
+    def claim(self, name: str) -> int:
+        """A row for a node of this name, which has none yet; `len(names)` doubles when all are taken."""
+        if not self._free:
+            self._sweep()
+        if not self._free:
+            self._grow()
+        row = self._free.pop()
+        self.row_of[name] = row
+        self.names[row] = name
+        self._without_node.add(row)
+        return row
+
+    def _sweep(self) -> None:
+        """Takes back the rows of nodes that are gone and that nothing refers to any more."""
+        for row in [r for r in self._without_node if self.references[r] == 0]:
+            self._without_node.remove(row)
+            del self.row_of[self.names[row]]
+            self.names[row] = ""
+            self._free.append(row)
+
+    def _grow(self) -> None:
+        old = len(self.names)
+        self._free.extend(range(2 * old - 1, old - 1, -1))
+        self.names.extend([""] * old)
+        self.seen.extend([None] * old)
+        self.usable = np.concatenate([self.usable, np.zeros(old, dtype=np.bool_)])
+        self.taint_code = np.concatenate([self.taint_code, np.zeros(old, dtype=np.int32)])
+        self.references = np.concatenate([self.references, np.zeros(old, dtype=np.int64)])
+        for column in self._columns.values():
+            column.codes = np.concatenate([column.codes, np.full(old, -1, dtype=np.int32)])
+
+    def labels(self, row: int) -> Mapping[str, str]:
+        node = self.seen[row]
+        return {} if node is None else node.metadata.labels
+
+    def put(self, row: int, node: Node | None) -> set[str]:
+        """Sets or clears the node of a row. Returns the label keys whose value changed."""
+        before = self.labels(row)
+        after = {} if node is None else node.metadata.labels
+        if before is after or before == after:
+            changed: set[str] = set()
+        else:
+            changed = {k for k, v in before.items() if after.get(k) != v} | (after.keys() - before.keys())
+        if (node is None) != (self.seen[row] is None):
+            changed.add(NAME_FIELD)
+            if node is None:
+                self._without_node.add(row)
+            else:
+                self._without_node.discard(row)
+        if api_names.HOSTNAME in changed:
+            self._set_hostname(row, before.get(api_names.HOSTNAME), after.get(api_names.HOSTNAME))
+        self.seen[row] = node
+        for key in changed:
+            column = self._columns.get(key)
+            if column is not None:
+                column.set(row, self._value(row, key))
+                if len(column.values) > 2 * len(self.names) + 1024:  # values of nodes long gone: encode anew
+                    del self._columns[key]
+        self.usable[row] = node is not None and not node.spec.unschedulable and is_ready(node)
+        self.taint_code[row] = 0 if node is None else self._taints(node)
+        return changed
+
+    def _set_hostname(self, row: int, before: str | None, after: str | None) -> None:
+        self.shadowed.discard(row)
+        if before is not None:
+            rows = self.hosts[before]
+            rows.remove(row)
+            self.shadowed.difference_update(rows[:1])
+            if not rows:
+                del self.hosts[before]
+        if after is not None:
+            rows = self.hosts.setdefault(after, [])
+            rows.append(row)
+            rows.sort(key=self.names.__getitem__)
+            self.shadowed.discard(rows[0])
+            self.shadowed.update(rows[1:])
+
+    def _taints(self, node: Node) -> int:
+        key = tuple((t.key, t.value, t.effect) for t in node.spec.taints)
+        code = self._taint_index.get(key)
+        if code is None:
+            code = self._taint_index[key] = len(self.taints)
+            self.taints.append(tuple(node.spec.taints))
+        return code
+
+    def _value(self, row: int, key: str) -> str | None:
+        node = self.seen[row]
+        if node is None:
+            return None
+        return node.metadata.name if key == NAME_FIELD else node.metadata.labels.get(key)
+
+    def column(self, key: str) -> Column:
+        """A label over all rows; encoded when first asked for, then kept up to date."""
+        column = self._columns.get(key)
+        if column is None:
+            column = Column(len(self.names))
+            for row in range(len(self.names)):
+                column.set(row, self._value(row, key))
+            self._columns[key] = column
+        return column
+
+
+def is_ready(node: Node) -> bool:
+    return any(c.type == "Ready" and c.status == "True" for c in node.status.conditions)
+
+
+def same_for_placement(a: Node, b: Node) -> bool:
+    """Whether two states of a node are the same to placement: a heartbeat changes nothing of this."""
+    return (
+        a.spec.unschedulable == b.spec.unschedulable
+        and is_ready(a) == is_ready(b)
+        and a.metadata.labels == b.metadata.labels
+        and a.status.allocatable == b.status.allocatable
+        and a.spec.taints == b.spec.taints
+    )

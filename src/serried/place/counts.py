@@ -1,0 +1,92 @@
+"""How many pods and slices each domain of each level has room for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from serried.model.capacity import Ints
+from serried.model.topology import Tree
+from serried.place.wish import Wish
+
+_MANY = np.iinfo(np.int64).max
+
+
+@dataclass(eq=False)
+class Counts:
+    """The numbers of one level, int64, one per domain in path order.
+
+    The numbers with a leader are what is left beside the leader of the group, if it goes into this domain. Without a
+    leader they are the same arrays as those without, and `leader` is all 0.
+    """
+
+    #: pods that fit
+    pods: Ints
+    #: whole slices that fit; 0 below the slice level
+    slices: Ints
+    pods_with_leader: Ints
+    slices_with_leader: Ints
+    #: 1 where the leader fits
+    leader: Ints
+    #: how well the nodes match the preferred affinity; None when that is not asked for
+    score: Ints | None
+
+
+def count_up(
+    tree: Tree, wish: Wish, pods: Ints, with_leader: Ints | None, leader: Ints | None, score: Ints | None
+) -> list[Counts]:
+    """The counts of every level, top first, from what fits on each leaf.
+
+    Args:
+        pods: pods that fit on each leaf.
+        with_leader: pods that fit beside the leader on each leaf; None without a leader.
+        leader: 1 for each leaf where the leader fits.
+        score: of each leaf.
+    """
+    lowest = len(tree.levels) - 1
+    found: list[Counts] = []
+    for level in range(lowest, -1, -1):
+        if level < lowest:
+            below = found[-1]
+            bounds = tree.levels[level].children[:-1]
+            inner = wish.inner[level + 1]
+            whole = below.pods // inner * inner if inner else below.pods
+            pods = np.add.reduceat(whole, bounds)
+            slices = np.add.reduceat(below.slices, bounds) if level < wish.slice_level else pods
+            slices_with_leader = slices
+            if with_leader is not None and leader is not None:
+                with_whole = below.pods_with_leader // inner * inner if inner else below.pods_with_leader
+                with_leader = _less_least_loss(pods, whole - with_whole, below.leader, bounds)
+                if level < wish.slice_level:
+                    loss = below.slices - below.slices_with_leader
+                    slices_with_leader = _less_least_loss(slices, loss, below.leader, bounds)
+                leader = np.maximum.reduceat(leader, bounds)
+            if score is not None:
+                score = np.add.reduceat(score, bounds)
+        else:
+            slices = slices_with_leader = pods
+        if level == wish.slice_level:
+            slices = pods // wish.size if wish.size > 1 else pods
+            slices_with_leader = slices if with_leader is None else with_leader // wish.size
+        elif level > wish.slice_level:
+            slices = slices_with_leader = np.zeros_like(pods)
+        found.append(
+            Counts(
+                pods,
+                slices,
+                pods if with_leader is None else with_leader,
+                slices_with_leader,
+                np.zeros(len(pods), dtype=np.int64) if leader is None else leader,
+                score,
+            )
+        )
+    found.reverse()
+    return found
+
+
+def _less_least_loss(total: Ints, loss: Ints, leader: Ints, bounds: Ints) -> Ints:
+    """What is left of `total` per domain when the leader goes to the child where it costs least; 0 if it fits none."""
+    least = np.minimum.reduceat(np.where(leader > 0, loss, _MANY), bounds)
+    left: Ints = np.where(least < _MANY, total - least, 0)
+    return left

@@ -1,0 +1,131 @@
+"""Why nothing fits: the text that users of Kueue know, and the numbers behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from serried.model.capacity import Bools, Free, Ints, Vector, limiting
+from serried.model.filters import Mask
+from serried.place.choose import in_leader_order
+from serried.place.result import NoPlacement
+from serried.place.search import Search, Unfit
+
+
+@dataclass(eq=False)
+class Room:
+    """What fits on each leaf of a tree, and why no more."""
+
+    #: leaves that have a usable node
+    present: Bools
+    #: leaves the search is confined to; None: everywhere
+    within: Bools | None
+    #: what the filters say; None where they are not asked (the leaves are not hosts)
+    mask: Mask | None
+    free: Free
+    vector: Vector
+    pods: Ints
+    #: pods beside the leader, and where the leader fits; None without a leader
+    with_leader: Ints | None
+    leader: Ints | None
+    #: None when preferred affinity is not asked for
+    score: Ints | None
+
+
+def explain(search: Search, room: Room, unfit: Unfit, pod_set: str, topology: str, count: int) -> NoPlacement:
+    """The answer for a pod set of `count` pods that the search found no place for."""
+    tree, wish = search.tree, search.wish
+    excluded, which, names = _exclusions(room)
+    together = wish.mode == "required"
+    best: tuple[str, ...] = ()
+    leaves = slice(None)
+    counts = search.counts[unfit.level]
+    if together and unfit.fits:
+        first = int(in_leader_order(counts, np.arange(len(counts.pods)), search.best_fit)[0])
+        best = tree.path(unfit.level, first)
+        low, high = first, first + 1
+        for level in tree.levels[unfit.level : -1]:
+            low, high = int(level.children[low]), int(level.children[high])
+        leaves = slice(low, high)
+    return NoPlacement(
+        pod_set,
+        _message(search, room, unfit, topology, count, excluded),
+        level=tree.keys[unfit.level],
+        needed=search.need,
+        fits=unfit.fits,
+        slice_size=wish.size,
+        best_domain=best,
+        total_nodes=int(room.present.sum()),
+        excluded=excluded,
+        limited_by=_tally(which[leaves], names),
+    )
+
+
+def _message(search: Search, room: Room, unfit: Unfit, topology: str, count: int, excluded: dict[str, int]) -> str:
+    wish = search.wish
+    unit = "pod" if wish.size == 1 else "slice"
+    if len(wish.layers) > 1:
+        text = f'topology "{topology}" doesn\'t allow to fit'
+        text += "".join(
+            f"; {fits}/{count // size} slice(s) fit on level {search.tree.keys[level]}"
+            for (level, size), fits in zip(wish.layers, _layer_fits(search, room, unfit.level), strict=True)
+        )
+    elif unfit.fits == 0:
+        text = f'topology "{topology}" doesn\'t allow to fit any of {search.need} {unit}(s)'
+    else:
+        text = f'topology "{topology}" allows to fit only {unfit.fits} out of {search.need} {unit}(s)'
+    if excluded:
+        items = ", ".join(sorted(f"{name}: {number}" for name, number in excluded.items()))
+        text += f". Total nodes: {int(room.present.sum())}; excluded: {items}"
+    return text
+
+
+def _layer_fits(search: Search, room: Room, level: int) -> list[int]:
+    """Per layer, how many of its slices the best domain holds, each layer counted by itself."""
+    tree = search.tree
+    here = _exists(search, room, level)
+    best = int(np.argmax(np.where(here, search.counts[level].slices, -1)))
+    found = []
+    low, high, at = best, best + 1, level
+    for layer, size in search.wish.layers:
+        for above in tree.levels[at:layer]:
+            low, high = int(above.children[low]), int(above.children[high])
+        at = layer
+        found.append(int((search.counts[layer].pods[low:high] // size).sum()))
+    return found
+
+
+def _exists(search: Search, room: Room, level: int) -> Bools:
+    """Which domains of a level have a usable node."""
+    here = room.present
+    for above in reversed(search.tree.levels[level:-1]):
+        here = np.logical_or.reduceat(here, above.children[:-1])
+    return here
+
+
+def _exclusions(room: Room) -> tuple[dict[str, int], Ints, list[str]]:
+    """How many leaves each filter or resource excludes, and per leaf which resource runs out first.
+
+    The latter as index into the names returned last, -1 where a filter excludes the leaf.
+    """
+    excluded: dict[str, int] = {}
+    open_ = room.present.copy()
+    if room.mask is not None:
+        numbers = np.bincount(room.mask.excluded_by[open_], minlength=len(room.mask.names)).tolist()
+        excluded |= {name: n for name, n in zip(room.mask.names[1:], numbers[1:], strict=True) if n}
+        open_ &= room.mask.allowed
+    if room.within is not None:
+        outside = int((open_ & ~room.within).sum())
+        if outside:
+            excluded["topologyDomain"] = outside
+        open_ &= room.within
+    which, names = limiting(room.free, room.vector, len(open_))
+    full = _tally(which[open_ & (room.pods == 0)], names)
+    excluded |= {f'resource "{name}"': n for name, n in full.items()}
+    return excluded, np.where(open_, which, -1), names
+
+
+def _tally(which: Ints, names: list[str]) -> dict[str, int]:
+    numbers = np.bincount(which[which >= 0], minlength=len(names)).tolist()
+    return {name: n for name, n in zip(names, numbers, strict=True) if n}

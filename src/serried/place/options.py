@@ -1,0 +1,34 @@
+"""The choices between placement algorithms, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PlaceOptions:
+    """Defaults are Kueue's; `from_gates` reads them by the names of its feature gates."""
+
+    #: TASBalancedPlacement: preferred pod sets are spread evenly over as few domains as possible
+    balanced: bool = False
+    #: TASProfileMixed: unconstrained pod sets take the domains with the least free capacity, all others the best fit
+    least_free_when_unconstrained: bool = True
+    #: TASRespectNodeAffinityPreferred: domains whose nodes match preferred affinity terms come first
+    preferred_affinity: bool = False
+    #: SkipReassignmentForPodOwnedWorkloads: a lone Pod keeps its node even if that has failed
+    keep_lone_pods: bool = True
+    #: ElasticJobsViaWorkloadSlicesWithTAS: a pod set that was scaled keeps the places it had
+    elastic: bool = False
+
+    @staticmethod
+    def from_gates(gates: Mapping[str, bool]) -> PlaceOptions:
+        """The options for a set of feature gates; gates that are not named have their default, others are ignored."""
+        default = PlaceOptions()
+        return PlaceOptions(
+            balanced=gates.get("TASBalancedPlacement", default.balanced),
+            least_free_when_unconstrained=gates.get("TASProfileMixed", default.least_free_when_unconstrained),
+            preferred_affinity=gates.get("TASRespectNodeAffinityPreferred", default.preferred_affinity),
+            keep_lone_pods=gates.get("SkipReassignmentForPodOwnedWorkloads", default.keep_lone_pods),
+            elastic=gates.get("ElasticJobsViaWorkloadSlicesWithTAS", default.elastic),
+        )

@@ -1,0 +1,228 @@
+"""The search for domains: at which level, which ones, and down from there to the leaves.
+
+Source of the rules: Kueue's topology-aware scheduling, which this follows step by step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from serried.model.capacity import Ints
+from serried.model.topology import Tree
+from serried.place.choose import Filled, fill, in_leader_order, in_order, leader_to_front, pick, sort
+from serried.place.counts import Counts
+from serried.place.wish import Wish
+
+
+@dataclass(eq=False)
+class Search:
+    """One search: the tree and its counts, top level first, and what is asked for."""
+
+    tree: Tree
+    counts: list[Counts]
+    wish: Wish
+    #: slices to place
+    need: int
+    #: a leader has to be placed with them
+    leader: bool
+    best_fit: bool
+
+
+@dataclass(eq=False)
+class Found:
+    """Domains of one level that together hold what is needed."""
+
+    level: int
+    domains: Ints
+
+
+@dataclass(eq=False)
+class Leaves:
+    """The answer: pods per leaf (0 where only the leader goes), and the leader's leaf (-1: none)."""
+
+    leaves: Ints
+    pods: Ints
+    leader: int
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """No domains were found at this level; `fits` of the slices would."""
+
+    level: int
+    fits: int
+
+
+def find(search: Search) -> Found | Unfit:
+    """Looks for one domain at the level asked for; then, as the mode allows, higher up or in several domains."""
+    level = search.wish.level
+    while True:
+        counts = search.counts[level]
+        listed = in_leader_order(counts, np.arange(len(counts.pods)), search.best_fit)
+        alone = _one_domain(search, counts, listed)
+        if alone is not None:
+            return Found(level, alone)
+        if search.wish.mode == "required":
+            return Unfit(level, int(counts.slices[listed[0]]))
+        if search.wish.mode == "unconstrained" or level == 0:
+            return _several_domains(search, level, listed)
+        level -= 1
+
+
+def _one_domain(search: Search, counts: Counts, listed: Ints) -> Ints | None:
+    """The domain that takes everything, as a list of one."""
+    fitting = (counts.slices_with_leader[listed] >= search.need) & (counts.leader[listed] >= search.leader)
+    if not fitting.any():
+        return None
+    first = int(np.argmax(fitting))
+    if not search.best_fit:
+        return listed[first : first + 1]
+    if first and search.wish.mode != "required":
+        # Only the first is asked: one of a lower score is not preferred to several domains of a higher score.
+        return None
+    tail = listed[first:]
+    score = None if counts.score is None else counts.score[tail]
+    best = pick(counts.slices_with_leader[tail], counts.leader[tail] if search.leader else None, score, search.need)
+    return tail[best : best + 1]
+
+
+def _several_domains(search: Search, level: int, listed: Ints) -> Found | Unfit:
+    """As many domains as it takes, the leader's first."""
+    counts, need = search.counts[level], search.need
+    chosen = listed[:0]
+    if search.leader:
+        listed = leader_to_front(
+            listed, counts.slices[listed], counts.slices_with_leader[listed], counts.leader[listed], need
+        )
+        if not counts.leader[listed[0]]:
+            return Unfit(level, 0)
+        host = 0
+        if search.best_fit and counts.slices_with_leader[listed[0]] >= need:
+            score = None if counts.score is None else counts.score[listed]
+            host = pick(counts.slices_with_leader[listed], counts.leader[listed], score, need)
+        chosen = listed[host : host + 1]
+        need -= int(counts.slices_with_leader[chosen[0]])
+        if need <= 0:
+            return Found(level, chosen)
+        listed = in_order(counts, np.sort(listed[1:]), search.best_fit)
+    total = np.cumsum(counts.slices[listed])
+    last = int(np.searchsorted(total, need))
+    if last >= len(listed):
+        available = int(total[-1]) if len(total) else 0
+        return Unfit(level, search.need - need + available)
+    end = last
+    if search.best_fit:
+        tail = listed[last:]
+        score = None if counts.score is None else counts.score[tail]
+        rest = need - int(total[last] - counts.slices[listed[last]])
+        end = last + pick(counts.slices[tail], None, score, rest)
+    return Found(level, np.concatenate([chosen, listed[:last], listed[end : end + 1]]))
+
+
+def descend(search: Search, found: Found) -> Leaves | None:
+    """Divides what is needed among the found domains, level by level down to the leaves.
+
+    Returns None if a level does not hold what the level above promised.
+    """
+    level = found.level
+    counts = search.counts[level]
+    filled = fill(
+        counts,
+        found.domains,
+        search.need,
+        search.leader,
+        search.best_fit,
+        counts.slices,
+        counts.slices_with_leader,
+    )
+    while filled.complete and level < search.wish.slice_level:
+        children = children_of(search.tree, level, filled.domains)
+        level += 1
+        counts = search.counts[level]
+        filled = fill(
+            counts,
+            in_order(counts, children, search.best_fit),
+            search.need,
+            search.leader,
+            search.best_fit,
+            counts.slices,
+            counts.slices_with_leader,
+        )
+    if not filled.complete:
+        return None
+    return below_slices(search, level, filled, search.wish.size)
+
+
+def below_slices(search: Search, level: int, filled: Filled, size: int) -> Leaves | None:
+    """Divides the pods of each domain among its own children, down to the leaves.
+
+    Args:
+        filled: domains of `level` with slices of `size` pods each.
+    """
+    pods = filled.amounts * size
+    domains, leader = filled.domains, filled.leader
+    while level < len(search.tree.levels) - 1:
+        divided = _divide(search, level, domains, pods, leader)
+        if divided is None:
+            return None
+        domains, pods, leader = divided
+        level += 1
+    return Leaves(domains, pods, leader)
+
+
+def _divide(search: Search, level: int, domains: Ints, pods: Ints, leader: int) -> tuple[Ints, Ints, int] | None:
+    counts = search.counts[level + 1]
+    size = search.wish.inner[level + 1] or 1
+    values = counts.pods // size if size > 1 else counts.pods
+    host = -1
+    parts, amounts = [], []
+    if leader >= 0:
+        # The leader's domain, one by one as it is written: the others need no regard for a leader.
+        at = int(np.flatnonzero(domains == leader)[0])
+        with_leader = counts.pods_with_leader // size if size > 1 else counts.pods_with_leader
+        children = in_order(counts, children_of(search.tree, level, domains[at : at + 1]), search.best_fit)
+        filled = fill(counts, children, int(pods[at]) // size, True, search.best_fit, values, with_leader)
+        if not filled.complete:
+            return None
+        host = filled.leader
+        parts.append(filled.domains)
+        amounts.append(filled.amounts)
+        domains, pods = np.delete(domains, at), np.delete(pods, at)
+    if len(domains):
+        # All others at once. Children are filled in the order of rising room, so that the one that takes the rest is
+        # the one that fits it best already.
+        by_path = np.argsort(domains)
+        domains, need = domains[by_path], pods[by_path] // size
+        children = children_of(search.tree, level, domains)
+        bounds = search.tree.levels[level].children
+        sizes = bounds[domains + 1] - bounds[domains]
+        parent = np.repeat(np.arange(len(domains)), sizes)
+        keys = [parent, counts.pods[children]]
+        if counts.score is not None:
+            keys.insert(1, -counts.score[children])
+        children = sort(children, *keys)
+        own = values[children]
+        total = np.cumsum(own)
+        starts = np.cumsum(sizes) - sizes
+        before = total - own
+        before -= np.repeat(before[starts], sizes)
+        taken = np.clip(need[parent] - before, 0, own)
+        if int(taken.sum()) != int(need.sum()):
+            return None
+        parts.append(children[taken > 0])
+        amounts.append(taken[taken > 0])
+    return np.concatenate(parts), np.concatenate(amounts) * size, host
+
+
+def children_of(tree: Tree, level: int, domains: Ints) -> Ints:
+    """All children of some domains, ascending."""
+    bounds = tree.levels[level].children
+    domains = np.sort(domains)
+    sizes = bounds[domains + 1] - bounds[domains]
+    if len(domains) == 1:
+        return np.arange(bounds[domains[0]], bounds[domains[0] + 1])
+    ends = np.cumsum(sizes)
+    first = np.repeat(bounds[domains] - (ends - sizes), sizes)
+    return first + np.arange(len(first))

@@ -1,0 +1,162 @@
+"""What a topologyRequest asks for, against the levels of a topology; and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from serried.api.kueue import PodSetTopologyRequest
+
+Mode = Literal["required", "preferred", "unconstrained"]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """A topologyRequest, read. Levels are indices, 0 at the top."""
+
+    mode: Mode
+    #: the level at which the pods should be together
+    level: int
+    #: pods per slice; 1 without slices
+    size: int
+    #: the level at which each slice must be together; the lowest without slices
+    slice_level: int
+    #: (level, size) of each layer of slices, outermost first
+    layers: tuple[tuple[int, int], ...]
+    #: per level: the size of the slices within slices that must be together there; 0: none
+    inner: tuple[int, ...]
+
+
+class Problem(NamedTuple):
+    """One thing wrong with a request: the field (relative to `topologyRequest`), what it holds, what is allowed."""
+
+    field: str
+    found: str
+    allowed: str
+
+
+class WishError(ValueError):
+    """A topologyRequest that cannot be met as written. The message is Kueue's; `field` says where."""
+
+    def __init__(self, field: str, message: str) -> None:
+        self.field = field
+        super().__init__(message)
+
+
+def layers_of(request: PodSetTopologyRequest | None) -> list[tuple[str, int]]:
+    """(topology, size) of each layer of slices, outermost first. A size that is missing is 0."""
+    if request is None:
+        return []
+    if request.podset_slice_required_topology_constraints:
+        return [(layer.topology, layer.size) for layer in request.podset_slice_required_topology_constraints]
+    if request.pod_set_slice_required_topology is not None:
+        return [(request.pod_set_slice_required_topology, request.pod_set_slice_size or 0)]
+    return []
+
+
+def read_wish(request: PodSetTopologyRequest | None, keys: Sequence[str]) -> Wish:
+    """Reads a topologyRequest; None is no wish, which is unconstrained.
+
+    Raises:
+        WishError: it cannot be met by any topology with these levels.
+    """
+    layers = layers_of(request)
+    lowest = len(keys) - 1
+    mode, key = _mode(request, bool(layers), keys)
+    fields = _layer_fields(request, len(layers))
+    if layers and layers[0][1] <= 0:
+        raise WishError(fields[0][1], "slice topology requested, but slice size not provided")
+    if key not in keys:
+        raise WishError(f"topologyRequest.{mode}", f"no requested topology level: {key}")
+    for i, (topology, _) in enumerate(layers):
+        if topology not in keys:
+            raise WishError(fields[i][0], f"no requested topology level for slices: {topology}")
+    level = keys.index(key)
+    indexed = tuple((keys.index(topology), size) for topology, size in layers)
+    if indexed and indexed[0][0] < level:
+        raise WishError(fields[0][0], f"podset slice topology {layers[0][0]} is above the podset topology {key}")
+    inner = [0] * len(keys)
+    for i, ((above, outer), (below, size)) in enumerate(pairwise(indexed), start=1):
+        if below <= above:
+            raise WishError(fields[i][0], f"podset slice topology {layers[i][0]} is not below {layers[i - 1][0]}")
+        if size <= 0 or outer % size:
+            raise WishError(fields[i][1], f"podset slice size {size} does not divide {outer}")
+        for here in range(above + 1, below + 1):
+            inner[here] = size
+    slice_level, size = indexed[0] if indexed else (lowest, 1)
+    return Wish(mode, level, size, slice_level, indexed, tuple(inner))
+
+
+def _mode(request: PodSetTopologyRequest | None, sliced: bool, keys: Sequence[str]) -> tuple[Mode, str]:
+    if request is None:
+        return "unconstrained", keys[-1]
+    if request.required is not None:
+        return "required", request.required
+    if request.preferred is not None:
+        return "preferred", request.preferred
+    if sliced:
+        return "unconstrained", keys[0]
+    if request.unconstrained:
+        return "unconstrained", keys[-1]
+    raise WishError("topologyRequest", "topology level not specified")
+
+
+def _layer_fields(request: PodSetTopologyRequest | None, layers: int) -> list[tuple[str, str]]:
+    """The fields that hold (topology, size) of each layer."""
+    if request is not None and request.podset_slice_required_topology_constraints:
+        constraints = "topologyRequest.podsetSliceRequiredTopologyConstraints"
+        return [(f"{constraints}[{i}].topology", f"{constraints}[{i}].size") for i in range(layers)]
+    return [("topologyRequest.podSetSliceRequiredTopology", "topologyRequest.podSetSliceSize")]
+
+
+def check_topology_request(request: PodSetTopologyRequest | None, levels: Sequence[str], count: int) -> list[Problem]:
+    """All that is wrong with a topologyRequest of a pod set of `count` pods, for a topology with these levels.
+
+    Fields are relative to the pod set, e.g. "topologyRequest.required".
+    """
+    return list(_problems(request, levels, count))
+
+
+def _problems(request: PodSetTopologyRequest | None, levels: Sequence[str], count: int) -> Iterator[Problem]:
+    if count < 0:
+        yield Problem("count", str(count), "0 or more")
+    if request is None:
+        return
+    known = f"a level of the topology: {', '.join(levels)}" if levels else "nothing: the flavor has no topology"
+    if request.required is not None and request.preferred is not None:
+        yield Problem(
+            "topologyRequest",
+            f"required {request.required} and preferred {request.preferred}",
+            "one of required, preferred and unconstrained",
+        )
+    for name, value in (("required", request.required), ("preferred", request.preferred)):
+        if value is not None and value not in levels:
+            yield Problem(f"topologyRequest.{name}", value, known)
+    yield from _layer_problems(request, levels, count, known)
+
+
+def _layer_problems(request: PodSetTopologyRequest, levels: Sequence[str], count: int, known: str) -> Iterator[Problem]:
+    layers = layers_of(request)
+    fields = _layer_fields(request, len(layers))
+    if not layers and request.pod_set_slice_size is not None:
+        yield Problem(fields[0][0], "nothing", f"with a slice size, {known}")
+    together = request.required if request.required is not None else request.preferred
+    above = levels.index(together) if together in levels else -1
+    above_name, outer = together, count
+    for i, ((topology, size), (topology_field, size_field)) in enumerate(zip(layers, fields, strict=False)):
+        if topology not in levels:
+            yield Problem(topology_field, topology, known)
+        else:
+            here = levels.index(topology)
+            if here < above or (i and here == above):
+                yield Problem(topology_field, topology, f"a level below {above_name}")
+            above, above_name = here, topology
+        if size <= 0:
+            yield Problem(size_field, str(size), "1 or more")
+        elif outer % size:
+            of = f"the number of pods, {outer}" if i == 0 else f"the size of the layer above, {outer}"
+            yield Problem(size_field, str(size), f"a divisor of {of}")
+        if size > 0:
+            outer = size
