@@ -1,0 +1,255 @@
+"""What is written next for a Job, from how everything stands."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from serried.api import names
+from serried.api.assignment import encode
+from serried.api.batch import Job
+from serried.api.core import PriorityClass
+from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
+from serried.api.meta import Key
+from serried.control.lifecycle import (
+    CreatePodGroup,
+    CreateWorkload,
+    DeleteWorkload,
+    PatchJob,
+    PatchWorkload,
+    Place,
+    Step,
+    View,
+    Warn,
+    next_steps,
+)
+from serried.gang.membership import Gang, Member, Stage
+from serried.jobs.podset import workload_name
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+NAME = workload_name("Job", "train", "u1")
+KEY: Key = ("team", NAME)
+
+
+def job(*, suspend: bool = True, status: dict[str, Any] | None = None, **metadata: Any) -> Job:
+    return msgspec.convert(
+        {
+            "metadata": {
+                "name": "train",
+                "namespace": "team",
+                "uid": "u1",
+                "resourceVersion": "7",
+                "labels": {names.QUEUE_NAME: "lq"},
+                **metadata,
+            },
+            "spec": {
+                "suspend": suspend,
+                "parallelism": 2,
+                "completions": 2,
+                "completionMode": "Indexed",
+                "template": {"spec": {"schedulerName": "serried"}},
+            },
+            "status": status or {},
+        },
+        type=Job,
+        strict=False,
+    )
+
+
+def view(
+    given: Job | None,
+    workload: Workload | None = None,
+    gang: Gang | None = None,
+    *,
+    classes: dict[str, int] | None = None,
+    pod_classes: dict[str, int] | None = None,
+) -> View:
+    flavor = msgspec.convert(
+        {"metadata": {"name": "gpu"}, "spec": {"nodeLabels": {"pool": "gpu"}}}, type=ResourceFlavor
+    )
+    return View(
+        job=given,
+        workloads=[workload] if workload is not None else [],
+        gangs={KEY: gang} if gang is not None else {},
+        pod_groups={},
+        flavors={"gpu": flavor},
+        workload_priority_classes={("", n): WorkloadPriorityClass(value=v) for n, v in (classes or {}).items()},
+        priority_classes={("", n): PriorityClass(value=v) for n, v in (pod_classes or {}).items()},
+        node_of=lambda host: host,
+    )
+
+
+def steps(*args: Any, **kwargs: Any) -> list[Step]:
+    return next_steps(view(*args, **kwargs), NOW)
+
+
+def made(given: Job) -> Workload:
+    """The Workload that is created for a Job, as the server would hold it."""
+    (step,) = (s for s in steps(given) if isinstance(s, CreateWorkload))
+    step.workload.metadata.uid = "w1"
+    return step.workload
+
+
+def admitted(given: Job) -> Workload:
+    workload = made(given)
+    assignment = encode([names.HOSTNAME], [(("n0",), 1), (("n1",), 1)])
+    workload.status = msgspec.convert(
+        {
+            "conditions": [{"type": t, "status": "True"} for t in ("QuotaReserved", "Admitted")],
+            "admission": {
+                "clusterQueue": "cq",
+                "podSetAssignments": [
+                    {"name": "main", "flavors": {"gpu": "gpu"}, "count": 2, "topologyAssignment": assignment}
+                ],
+            },
+        },
+        type=type(workload.status),
+        from_attributes=True,
+    )
+    return workload
+
+
+def members(*stages: Stage) -> Gang:
+    gang = Gang()
+    for i, stage in enumerate(stages):
+        node = f"n{i}" if stage not in (Stage.WAITING, Stage.HELD) else ""
+        gang.set(Member(f"p{i}", f"uid{i}", "main", i, stage, node, (), False))
+    return gang
+
+
+def test_a_job_without_a_workload_gets_one_that_it_owns() -> None:
+    workload = made(job())
+    assert workload.key == KEY
+    owner = workload.metadata.controller
+    assert owner is not None
+    assert (owner.kind, owner.uid) == ("Job", "u1")
+    assert workload.spec.queue_name == "lq"
+    assert [p.count for p in workload.spec.pod_sets] == [2]
+
+
+def test_a_running_job_is_held_back_first() -> None:
+    first, second = steps(job(suspend=False))
+    assert isinstance(first, PatchJob)
+    assert first.patch["spec"] == {"suspend": True}
+    assert isinstance(second, CreateWorkload)
+
+
+def test_a_job_without_a_queue_is_nobodys() -> None:
+    assert steps(job(labels={})) == []
+
+
+def test_priority_is_that_of_the_workload_class_then_of_the_pods_class() -> None:
+    labelled = job(labels={names.QUEUE_NAME: "lq", names.PRIORITY_CLASS: "high"})
+    (step,) = steps(labelled, classes={"high": 9})
+    assert isinstance(step, CreateWorkload)
+    assert step.workload.spec.priority == 9
+    (step,) = steps(labelled)
+    assert isinstance(step, Warn)
+    assert "'high'" in step.message
+
+    of_pods = job()
+    of_pods.spec.template.spec.priority_class_name = "pods"
+    (step,) = steps(of_pods, pod_classes={"pods": 4})
+    assert isinstance(step, CreateWorkload)
+    assert step.workload.spec.priority == 4
+    (step,) = steps(of_pods)
+    assert isinstance(step, Warn)
+
+
+def test_what_waits_is_left_alone_and_what_was_started_too_early_is_stopped() -> None:
+    workload = made(job())
+    assert steps(job(), workload) == []
+    (step,) = steps(job(suspend=False), workload)
+    assert isinstance(step, PatchJob)
+    assert step.patch["spec"] == {"suspend": True}
+
+
+def test_the_workload_follows_its_job_while_it_waits() -> None:
+    workload = made(job())
+    changed = job(labels={names.QUEUE_NAME: "other"})
+    changed.spec.parallelism = changed.spec.completions = 3
+    (step,) = steps(changed, workload)
+    assert isinstance(step, PatchWorkload)
+    assert not step.status
+    assert step.patch["spec"]["queueName"] == "other"
+    assert step.patch["spec"]["podSets"][0]["count"] == 3
+
+
+def test_an_admitted_job_is_started_with_its_flavors_nodes_and_its_gang_recorded() -> None:
+    start, group = steps(job(), admitted(job()))
+    assert isinstance(start, PatchJob)
+    assert start.patch["spec"]["suspend"] is False
+    template = start.patch["spec"]["template"]
+    assert template["spec"]["nodeSelector"] == {"pool": "gpu"}
+    assert template["metadata"]["annotations"] == {names.WORKLOAD: NAME}
+    assert template["metadata"]["labels"][names.POD_GROUP] == NAME
+    assert isinstance(group, CreatePodGroup)
+    assert group.pod_group.spec.min_member == 2
+
+
+def test_a_job_that_ran_before_has_its_start_time_cleared_first_and_its_pods_awaited() -> None:
+    suspended = [{"type": "Suspended", "status": "True"}]
+    ran = {"startTime": NOW, "conditions": suspended}
+    (step,) = steps(job(status=ran), admitted(job()))
+    assert isinstance(step, PatchJob)
+    assert (step.status, step.patch) == (True, {"status": {"startTime": None}})
+    assert steps(job(status={**ran, "active": 1}), admitted(job())) == []
+
+
+def test_a_whole_gang_is_placed_by_rank() -> None:
+    found = steps(job(suspend=False), admitted(job()), members(Stage.WAITING, Stage.WAITING))
+    (place,) = (s for s in found if isinstance(s, Place))
+    assert [(m.pod, m.values) for m in place.moves] == [("p0", ("n0",)), ("p1", ("n1",))]
+    assert not any(isinstance(s, Place) for s in steps(job(suspend=False), admitted(job()), members(Stage.WAITING)))
+
+
+def test_pods_ready_is_written_once_and_taken_back() -> None:
+    workload = admitted(job())
+    found = steps(job(suspend=False), workload, members(Stage.READY, Stage.READY))
+    (ready,) = (s for s in found if isinstance(s, PatchWorkload))
+    conditions = {c["type"]: c["status"] for c in ready.patch["status"]["conditions"]}
+    assert conditions == {"QuotaReserved": "True", "Admitted": "True", "PodsReady": "True"}
+
+    workload = msgspec.convert(
+        {
+            **msgspec.to_builtins(workload),
+            "status": {**msgspec.to_builtins(admitted(job()).status), **ready.patch["status"]},
+        },
+        type=Workload,
+    )
+    found = steps(job(suspend=False), workload, members(Stage.READY, Stage.READY))
+    assert not any(isinstance(s, PatchWorkload) for s in found)
+    found = steps(job(suspend=False), workload, members(Stage.READY, Stage.BOUND))
+    (lost,) = (s for s in found if isinstance(s, PatchWorkload))
+    assert {c["type"]: c["status"] for c in lost.patch["status"]["conditions"]}["PodsReady"] == "False"
+
+
+def test_the_end_is_written_when_the_job_says_so_or_all_its_pods_have_succeeded() -> None:
+    failed = {"conditions": [{"type": "Failed", "status": "True", "message": "too many"}]}
+    for given, gang in [
+        (job(suspend=False, status=failed), members(Stage.FAILED, Stage.READY)),
+        (job(suspend=False), members(Stage.SUCCEEDED, Stage.SUCCEEDED)),
+    ]:
+        (step,) = steps(given, admitted(job()), gang)
+        assert isinstance(step, PatchWorkload)
+        (condition,) = (c for c in step.patch["status"]["conditions"] if c["type"] == "Finished")
+        assert condition["reason"] == ("Failed" if given.status.conditions else "Succeeded")
+    assert not any(
+        isinstance(s, PatchWorkload) for s in steps(job(suspend=False), admitted(job()), members(Stage.SUCCEEDED))
+    )
+
+
+def test_a_workload_whose_job_is_gone_or_another_is_deleted() -> None:
+    workload = made(job())
+    (step,) = steps(None, workload)
+    assert isinstance(step, DeleteWorkload)
+    anew = steps(job(uid="u2"), workload)
+    assert [type(s) for s in anew] == [DeleteWorkload, CreateWorkload]
+
+
+def test_a_job_resized_under_way_is_stopped_and_queued_anew() -> None:
+    bigger = job(suspend=False)
+    bigger.spec.parallelism = bigger.spec.completions = 5
+    assert [type(s) for s in steps(bigger, admitted(job()))] == [PatchJob, DeleteWorkload]
