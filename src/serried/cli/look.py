@@ -150,9 +150,9 @@ def _print_report(found: Report, output: Output) -> None:
         return
     console = Console()
     if found.job:
-        console.print(Text(f"Job       {found.job}"))
+        console.print(Text(f"Job         {found.job}"))
     if found.workload:
-        console.print(Text(f"Workload  {found.workload}"))
+        console.print(Text(f"Workload    {found.workload}"))
     marks = {"done": ("✓", "green"), "here": ("●", "yellow"), "ahead": ("·", "dim")}
     for step in found.steps:
         mark, style = marks[step.state]
@@ -164,10 +164,12 @@ def _print_report(found: Report, output: Output) -> None:
         return
     if why.cluster_queue:
         console.print(
-            Text(f"\nQueue     {why.cluster_queue}: {why.ahead} ahead of {why.pending} waiting, for {_age(why.waited)}")
+            Text(
+                f"\nQueue       {why.cluster_queue}: {why.ahead} ahead of {why.pending} waiting, for {_age(why.waited)}"
+            )
         )
     if why.ahead_of_it:
-        console.print(Text(f"          behind {', '.join(why.ahead_of_it)}"))
+        console.print(Text(f"            behind {', '.join(why.ahead_of_it)}"))
     if (r := why.reason) is not None:
         lines = [
             ("Needs", f"{r.needed} {r.what}" if r.needed else ""),
@@ -182,10 +184,10 @@ def _print_report(found: Report, output: Output) -> None:
         ]
         for label, text in lines:
             if text:
-                console.print(Text(f"{label:<10}{text}"))
+                console.print(Text(f"{label:<12}{text}"))
     for attempt in why.attempts:
         verdict = attempt.match or attempt.quota or attempt.topology or "fits"
-        console.print(Text(f"Tried     flavor {attempt.flavor} for pod set {attempt.pod_set}: {verdict}"))
+        console.print(Text(f"Tried       flavor {attempt.flavor} for pod set {attempt.pod_set}: {verdict}"))
     if why.fits_after:
         console.print(Text(f"Fits once {', '.join(why.fits_after)} ended."))
 
@@ -245,7 +247,8 @@ def show_topology(kubeconfig: Path | None, context: str | None, name: str | None
 def _grow(tree: RichTree, found: Sequence[Domain]) -> None:
     for domain in found:
         usage = "  ".join(f"{u.used}/{u.allocatable} {u.name}" for u in domain.resources)
-        branch = tree.add(Text.assemble((domain.value, "bold"), f"  {domain.nodes} nodes  {usage}"))
+        nodes = f"  {domain.nodes} nodes" if domain.children or domain.nodes > 1 else ""
+        branch = tree.add(Text.assemble((domain.value, "bold"), f"{nodes}  {usage}"))
         _grow(branch, domain.children)
 
 
