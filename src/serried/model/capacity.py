@@ -46,7 +46,7 @@ class Capacity:
         self.allocatable: Ints = np.zeros((4, 64), dtype=np.int64)
         #: allocatable - pods that are not ours - holds
         self.free: Ints = np.zeros((4, 64), dtype=np.int64)
-        #: allocatable - pods that are not ours: what would be free if every hold were released
+        #: allocatable - pods of no workload: what would be free if every workload were gone, and its pods with it
         self.unheld: Ints = np.zeros((4, 64), dtype=np.int64)
 
     @property

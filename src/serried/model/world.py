@@ -238,7 +238,8 @@ class World:
         rows = np.array([pod.row])
         amount = amounts(pod.vector, np.ones(1, dtype=np.int64))
         add(self.capacity.free, pod.vector, rows, amount, -sign)
-        add(self.capacity.unheld, pod.vector, rows, amount, -sign)
+        if pod.workload is None:
+            add(self.capacity.unheld, pod.vector, rows, amount, -sign)
 
     def _cover(self, hold: Hold, key: Key, pod: _BoundPod) -> Literal["", "as is", "moved"]:
         """Whether a hold covers this pod ("": it does not), and if a charge has moved to the pod's node for it.

@@ -34,7 +34,14 @@ class Counts:
 
 
 def count_up(
-    tree: Tree, wish: Wish, pods: Ints, with_leader: Ints | None, leader: Ints | None, score: Ints | None
+    tree: Tree,
+    wish: Wish,
+    pods: Ints,
+    with_leader: Ints | None,
+    leader: Ints | None,
+    score: Ints | None,
+    *,
+    span: Span | None = None,
 ) -> list[Counts]:
     """The counts of every level, top first, from what fits on each leaf.
 
@@ -43,13 +50,15 @@ def count_up(
         with_leader: pods that fit beside the leader on each leaf; None without a leader.
         leader: 1 for each leaf where the leader fits.
         score: of each leaf.
+        span: only a part of the tree: the arrays are of its leaves, and its first level comes first.
     """
     lowest = len(tree.levels) - 1
+    top = 0 if span is None else span.level
     found: list[Counts] = []
-    for level in range(lowest, -1, -1):
+    for level in range(lowest, top - 1, -1):
         if level < lowest:
             below = found[-1]
-            bounds = tree.levels[level].children[:-1]
+            bounds = tree.levels[level].children[:-1] if span is None else span.children(tree, level)[:-1]
             inner = wish.inner[level + 1]
             whole = below.pods // inner * inner if inner else below.pods
             pods = np.add.reduceat(whole, bounds)
@@ -83,6 +92,25 @@ def count_up(
         )
     found.reverse()
     return found
+
+
+class Span:
+    """Some consecutive domains of one level and all that is below them."""
+
+    def __init__(self, tree: Tree, level: int, low: int, high: int) -> None:
+        self.level = level
+        #: per level from `level` down: the domains from (inclusive) and to (exclusive)
+        self.ranges = [(low, high)]
+        for above in tree.levels[level:-1]:
+            low, high = int(above.children[low]), int(above.children[high])
+            self.ranges.append((low, high))
+
+    def children(self, tree: Tree, level: int) -> Ints:
+        """The bounds of the children of the span's domains of a level, counted from the span's first child."""
+        low, high = self.ranges[level - self.level]
+        first, _ = self.ranges[level + 1 - self.level]
+        bounds: Ints = tree.levels[level].children[low : high + 1] - first
+        return bounds
 
 
 def _less_least_loss(total: Ints, loss: Ints, leader: Ints, bounds: Ints) -> Ints:

@@ -9,32 +9,25 @@ from typing import Final
 
 import numpy as np
 
-from serried.model.capacity import Ints, fits
+from serried.model.capacity import Bools, Ints, fits
 from serried.model.filters import mask
-from serried.model.placement import Placement
+from serried.model.placement import Domain, Placement
 from serried.model.requests import PodSetRequest
 from serried.model.topology import Tree
 from serried.model.world import World
+from serried.place.balanced import place_balanced
 from serried.place.counts import count_up
 from serried.place.explain import Room, explain
+from serried.place.keep import Replacement, cut, gap, merge
 from serried.place.options import PlaceOptions
 from serried.place.result import NoPlacement
 from serried.place.search import Leaves, Search, Unfit, descend, find
-from serried.place.wish import WishError, read_wish
+from serried.place.wish import Wish, WishError, read_wish
+
+__all__ = ["PlaceOptions", "Replacement", "place"]
 
 DEFAULT: Final = PlaceOptions()
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """An admitted workload has lost a node and needs places for the pods that were there."""
-
-    #: the label kubernetes.io/hostname of the node
-    unhealthy: str
-    #: pod set → where its pods are
-    current: Mapping[str, Placement]
-    #: the workload is one Pod by itself, which cannot move
-    lone_pod: bool = False
+_NONE: Final[Mapping[str, Placement]] = MappingProxyType({})
 
 
 def place(
@@ -45,7 +38,7 @@ def place(
     options: PlaceOptions = DEFAULT,
     assume_empty: bool = False,
     replacement: Replacement | None = None,
-    previous: Mapping[str, Placement] = MappingProxyType({}),
+    previous: Mapping[str, Placement] = _NONE,
 ) -> list[Placement] | NoPlacement:
     """Finds a place for every pod of these pod sets on the nodes of one flavor.
 
@@ -63,43 +56,258 @@ def place(
     Returns:
         One placement per pod set, in the same order; or why the first one that has no place has none.
     """
-    array = world.capacity.unheld if assume_empty else world.capacity.free
     mark = world.journal.checkpoint()
     try:
-        result = _place_all(world, flavor, pod_sets, options, array)
+        result = _Trial(world, flavor, options, assume_empty, replacement, previous).place(pod_sets)
     finally:
         world.journal.rollback(mark)
     if isinstance(result, NoPlacement) and not assume_empty and not result.field:
-        empty = place(world, flavor, pod_sets, options=options, assume_empty=True)
+        empty = place(
+            world,
+            flavor,
+            pod_sets,
+            options=options,
+            assume_empty=True,
+            replacement=replacement,
+            previous=previous,
+        )
         if isinstance(empty, NoPlacement):
             return replace(result, fits_when_empty=False, fits_empty=empty.fits, best_domain_empty=empty.best_domain)
         return replace(result, fits_when_empty=True, fits_empty=result.needed)
     return result
 
 
-def _place_all(
-    world: World, flavor: str, pod_sets: Sequence[PodSetRequest], options: PlaceOptions, array: Ints
-) -> list[Placement] | NoPlacement:
-    placed: dict[int, Placement] = {}
-    for group in _groups(pod_sets):
-        workers = max(group, key=lambda i: pod_sets[i].count)
-        leader = next((i for i in group if i != workers), None)
-        first = pod_sets[group[0]]
-        if len(group) > 2 or (leader is not None and pod_sets[leader].count != 1):
-            return NoPlacement(
-                first.name,
-                "a pod set group is one pod set of any size and one leader of one pod",
-                field="topologyRequest.podSetGroupName",
+@dataclass(frozen=True, eq=False)
+class _Ask:
+    """What is looked for: `count` pods of a pod set, within some leaves of a tree (None: anywhere)."""
+
+    tree: Tree
+    wish: Wish
+    workers: PodSetRequest
+    leader: PodSetRequest | None
+    count: int
+    #: whose failure it is
+    name: str
+    within: Bools | None = None
+
+
+class _Trial:
+    """One placement in the making: what it places it charges, through the journal."""
+
+    def __init__(
+        self,
+        world: World,
+        flavor: str,
+        options: PlaceOptions,
+        assume_empty: bool,
+        replacement: Replacement | None,
+        previous: Mapping[str, Placement],
+    ) -> None:
+        self.world = world
+        self.flavor = flavor
+        self.options = options
+        self.array = world.capacity.unheld if assume_empty else world.capacity.free
+        self.replacement = replacement
+        self.previous = previous if options.elastic else _NONE
+
+    def place(self, pod_sets: Sequence[PodSetRequest]) -> list[Placement] | NoPlacement:
+        placed: dict[int, Placement] = {}
+        groups = [[i] for i in range(len(pod_sets))] if self.replacement is not None else _groups(pod_sets)
+        for group in groups:
+            workers = max(group, key=lambda i: pod_sets[i].count)
+            leader = next((i for i in group if i != workers), None)
+            if len(group) > 2 or (leader is not None and pod_sets[leader].count != 1):
+                return NoPlacement(
+                    pod_sets[group[0]].name,
+                    f"{len(group)} pod sets form a group; a group is one pod set of any size and a leader of one pod",
+                    field="topologyRequest.podSetGroupName",
+                )
+            answer = self.group(
+                pod_sets[workers], None if leader is None else pod_sets[leader], pod_sets[group[0]].name
             )
-        answer = _place_group(
-            world, flavor, pod_sets[workers], None if leader is None else pod_sets[leader], options, array
-        )
-        if isinstance(answer, NoPlacement):
-            return answer
-        placed[workers] = answer[0]
-        if leader is not None:
-            placed[leader] = answer[1]
-    return [placed[i] for i in range(len(pod_sets))]
+            if isinstance(answer, NoPlacement):
+                return answer
+            placed[workers] = answer[0]
+            if leader is not None:
+                placed[leader] = answer[1]
+        return [placed[i] for i in range(len(pod_sets))]
+
+    def group(
+        self, workers: PodSetRequest, leader: PodSetRequest | None, name: str
+    ) -> tuple[Placement, Placement] | NoPlacement:
+        """Places one pod set and its leader. Without a leader its placement is returned twice."""
+        tree = self.world.tree(self.flavor, bound_by_us=workers.bound_by_us)
+        if tree is None:
+            if workers.topology is not None or workers.bound_by_us or self.flavor not in self.world.flavors:
+                return NoPlacement(name, self.no_levels(), field="topologyRequest")
+            nowhere = Placement(workers.name, self.flavor, (), ())
+            return nowhere, nowhere if leader is None else replace(nowhere, pod_set=leader.name)
+        try:
+            wish = read_wish(workers.topology, tree.keys)
+        except WishError as error:
+            return NoPlacement(name, str(error), field=error.field)
+        if self.replacement is not None and workers.name in self.replacement.current:
+            return self.replace_lost(_Ask(tree, wish, workers, None, 0, name), self.replacement)
+        if workers.count < 0 or workers.count % wish.size:
+            text = f"the number of pods, {workers.count}, is not a multiple of the slice size {wish.size}"
+            return NoPlacement(name, text if workers.count >= 0 else f"{workers.count} pods", field="count")
+        ask = _Ask(tree, wish, workers, leader, workers.count, name)
+        scaled = self.scale(ask)
+        if scaled is not None:
+            return scaled
+        leaves = self.search(ask)
+        if isinstance(leaves, NoPlacement):
+            return leaves
+        placement = self.charge(tree, workers, leaves.leaves, leaves.pods)
+        return placement, placement if leader is None else self.charge_leader(tree, leader, leaves.leader)
+
+    def no_levels(self) -> str:
+        found = self.world.flavors.get(self.flavor)
+        if found is None:
+            return f'there is no ResourceFlavor "{self.flavor}"'
+        topology = found.spec.topology_name
+        if topology:
+            return f'there is no Topology "{topology}" with levels, which ResourceFlavor "{self.flavor}" names'
+        return f'Flavor "{self.flavor}" does not support TopologyAwareScheduling'
+
+    # --- the search
+
+    def search(self, ask: _Ask) -> Leaves | NoPlacement:
+        tree, wish = ask.tree, ask.wish
+        key = tree.keys[wish.level]
+        room = self.room(ask)
+        if not room.present.any():
+            return NoPlacement(ask.name, f"no topology domains at level: {key}", level=key, needed=ask.count)
+        counts = count_up(tree, wish, room.pods, room.with_leader, room.leader, room.score)
+        best_fit = wish.mode != "unconstrained" or not self.options.least_free_when_unconstrained
+        search = Search(tree, counts, wish, ask.count // wish.size, ask.leader is not None, best_fit)
+        if self.options.balanced and wish.mode == "preferred":
+            balanced = place_balanced(search)
+            if balanced is not None:
+                return balanced
+        found = find(search)
+        if not isinstance(found, Unfit):
+            leaves = descend(search, found)
+            if leaves is not None:
+                return leaves
+            found = Unfit(found.level, 0)
+        topology = self.world.flavors[self.flavor].spec.topology_name or self.flavor
+        return explain(search, room, found, ask.name, topology, ask.count)
+
+    def room(self, ask: _Ask) -> Room:
+        """What fits on each leaf now."""
+        tree, nodes, workers = ask.tree, self.world.nodes, ask.workers
+        present = tree.present(nodes.usable)
+        allowed, masked, score = present, None, None
+        if tree.host:
+            tolerations = (*workers.tolerations, *self.world.flavors[self.flavor].spec.tolerations)
+            masked = mask(nodes, tree, tolerations, workers.node_selector, workers.node_affinity)
+            allowed = present & masked.allowed
+        if self.options.preferred_affinity:
+            score = np.zeros(tree.leaves, dtype=np.int64) if masked is None else np.where(allowed, masked.score, 0)
+        if ask.within is not None:
+            allowed = allowed & ask.within
+        free = tree.leaf_free(self.array, nodes.usable)
+        vector = self.world.capacity.vector(workers.requests)
+        pods = fits(free, vector, tree.leaves) * allowed
+        if ask.leader is None:
+            return Room(present, ask.within, masked, free, vector, pods, None, None, score)
+        own = self.world.capacity.vector(ask.leader.requests)
+        hosts = (fits(free, own, tree.leaves) > 0) & allowed
+        takes = dict(zip(own.index.tolist(), own.value.tolist(), strict=True))
+        beside = fits(lambda line: free(line) - takes.get(line, 0), vector, tree.leaves)
+        with_leader = np.where(hosts, beside, pods)
+        return Room(present, ask.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
+
+    def charge(self, tree: Tree, pod_set: PodSetRequest, leaves: Ints, pods: Ints) -> Placement:
+        """Charges pods to leaves for the pod sets that follow, and words the placement."""
+        order = np.argsort(leaves)
+        order = order[pods[order] > 0]
+        leaves, pods = leaves[order], pods[order]
+        self.world.charge(self.array, tree, leaves, pods, pod_set.requests)
+        domains = tuple((tree.answer(leaf), count) for leaf, count in zip(leaves.tolist(), pods.tolist(), strict=True))
+        return Placement(pod_set.name, self.flavor, tree.answer_levels, domains)
+
+    def charge_leader(self, tree: Tree, leader: PodSetRequest, leaf: int) -> Placement:
+        return self.charge(tree, leader, np.array([leaf]), np.ones(1, dtype=np.int64))
+
+    def charge_domains(self, tree: Tree, pod_set: PodSetRequest, domains: Sequence[Domain]) -> None:
+        """Charges what a placement says, whose leaves all exist."""
+        pods: dict[int, int] = {}
+        for values, count in domains:
+            leaf = tree.leaf(values)
+            assert leaf is not None
+            pods[leaf] = pods.get(leaf, 0) + count
+        size = len(pods)
+        leaves = np.fromiter(pods.keys(), dtype=np.int64, count=size)
+        counts = np.fromiter(pods.values(), dtype=np.int64, count=size)
+        self.world.charge(self.array, tree, leaves, counts, pod_set.requests)
+
+    def missing(self, tree: Tree, domains: Sequence[Domain]) -> str | None:
+        """The first of some domains that does not exist (any more)."""
+        present = tree.present(self.world.nodes.usable)
+        for values, _ in domains:
+            leaf = tree.leaf(values)
+            if leaf is None or not present[leaf]:
+                return "/".join(values)
+        return None
+
+    # --- keeping places
+
+    def replace_lost(self, ask: _Ask, replacement: Replacement) -> tuple[Placement, Placement] | NoPlacement:
+        """New places for the pods that were on the failed node."""
+        tree, pod_set = ask.tree, ask.workers
+        current = replacement.current[pod_set.name]
+        kept = tuple(d for d in current.domains if d[0][-1:] != (replacement.unhealthy,))
+        lost = sum(count for _, count in current.domains) - sum(count for _, count in kept)
+        if not lost or (replacement.lone_pod and self.options.keep_lone_pods):
+            return current, current
+        stale = self.missing(tree, kept)
+        if stale is not None:
+            return NoPlacement(
+                ask.name,
+                "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the "
+                f"stale domain {stale}",
+            )
+        wish, within = gap(tree, ask.wish, kept, lost)
+        if lost % wish.size:
+            return NoPlacement(
+                ask.name, f"cannot find replacement assignment for unhealthy node: {replacement.unhealthy}"
+            )
+        found = self.search(replace(ask, wish=wish, count=lost, within=within))
+        if isinstance(found, NoPlacement):
+            return found
+        added = self.charge(tree, pod_set, found.leaves, found.pods)
+        placement = replace(added, domains=merge(tree, kept, added.domains))
+        return placement, placement
+
+    def scale(self, ask: _Ask) -> tuple[Placement, Placement] | NoPlacement | None:
+        """Keeps the places of a pod set that was scaled; None when it has none that can be kept."""
+        workers, leader, tree = ask.workers, ask.leader, ask.tree
+        before = self.previous.get(workers.name)
+        if before is None or self.missing(tree, before.domains) is not None:
+            return None
+        leader_before = None if leader is None else self.previous.get(leader.name)
+        if leader_before is not None and self.missing(tree, leader_before.domains) is not None:
+            return None
+        had = sum(count for _, count in before.domains)
+        more = workers.count - had
+        if had % ask.wish.size or (more <= 0 and leader is not None and leader_before is None):
+            return None
+        kept = cut(before.domains, workers.count)
+        self.charge_domains(tree, workers, kept)
+        if leader is not None and leader_before is not None:
+            self.charge_domains(tree, leader, leader_before.domains)
+        if more > 0:
+            found = self.search(replace(ask, leader=None if leader_before is not None else leader, count=more))
+            if isinstance(found, NoPlacement):
+                return found
+            added = self.charge(tree, workers, found.leaves, found.pods)
+            kept = merge(tree, kept, added.domains)
+            if leader is not None and leader_before is None:
+                leader_before = self.charge_leader(tree, leader, found.leader)
+        placement = replace(before, flavor=self.flavor, domains=kept)
+        return placement, placement if leader_before is None else replace(leader_before, flavor=self.flavor)
 
 
 def _groups(pod_sets: Sequence[PodSetRequest]) -> list[list[int]]:
@@ -109,106 +317,3 @@ def _groups(pod_sets: Sequence[PodSetRequest]) -> list[list[int]]:
         name = pod_set.topology.pod_set_group_name if pod_set.topology is not None else None
         groups.setdefault(i if name is None else name, []).append(i)
     return list(groups.values())
-
-
-def _place_group(
-    world: World,
-    flavor: str,
-    workers: PodSetRequest,
-    leader: PodSetRequest | None,
-    options: PlaceOptions,
-    array: Ints,
-) -> tuple[Placement, Placement] | NoPlacement:
-    tree = world.tree(flavor, bound_by_us=workers.bound_by_us)
-    name = workers.name if leader is None else leader.name
-    if tree is None:
-        if workers.topology is not None or workers.bound_by_us or flavor not in world.flavors:
-            return NoPlacement(name, _no_levels(world, flavor), field="topologyRequest")
-        nowhere = Placement(name, flavor, (), ())
-        return replace(nowhere, pod_set=workers.name), nowhere
-    topology = world.flavors[flavor].spec.topology_name or flavor
-    try:
-        wish = read_wish(workers.topology, tree.keys)
-    except WishError as error:
-        return NoPlacement(name, str(error), field=error.field)
-    if workers.count < 0 or workers.count % wish.size:
-        return NoPlacement(
-            name, f"the number of pods, {workers.count}, is not a multiple of the slice size {wish.size}", field="count"
-        )
-    room = _room(world, flavor, tree, workers, leader, options, array)
-    if not room.present.any():
-        return NoPlacement(name, f"no topology domains at level: {tree.keys[wish.level]}", level=tree.keys[wish.level])
-    counts = count_up(tree, wish, room.pods, room.with_leader, room.leader, room.score)
-    best_fit = wish.mode != "unconstrained" or not options.least_free_when_unconstrained
-    search = Search(tree, counts, wish, workers.count // wish.size, leader is not None, best_fit)
-    found = find(search)
-    if isinstance(found, Unfit):
-        return explain(search, room, found, name, topology, workers.count)
-    leaves = descend(search, found)
-    if leaves is None:
-        return explain(search, room, Unfit(found.level, 0), name, topology, workers.count)
-    return _answer(world, tree, flavor, workers, leader, leaves, array)
-
-
-def _no_levels(world: World, flavor: str) -> str:
-    found = world.flavors.get(flavor)
-    if found is None:
-        return f'there is no ResourceFlavor "{flavor}"'
-    if found.spec.topology_name:
-        return f'there is no Topology "{found.spec.topology_name}" with levels, which ResourceFlavor "{flavor}" names'
-    return f'Flavor "{flavor}" does not support TopologyAwareScheduling'
-
-
-def _room(
-    world: World,
-    flavor: str,
-    tree: Tree,
-    workers: PodSetRequest,
-    leader: PodSetRequest | None,
-    options: PlaceOptions,
-    array: Ints,
-) -> Room:
-    usable = world.nodes.usable
-    present = tree.present(usable)
-    allowed, masked, score = present, None, None
-    if tree.host:
-        tolerations = (*workers.tolerations, *world.flavors[flavor].spec.tolerations)
-        masked = mask(world.nodes, tree, tolerations, workers.node_selector, workers.node_affinity)
-        allowed = present & masked.allowed
-        if options.preferred_affinity:
-            score = np.where(allowed, masked.score, 0)
-    elif options.preferred_affinity:
-        score = np.zeros(tree.leaves, dtype=np.int64)
-    free = tree.leaf_free(array, usable)
-    vector = world.capacity.vector(workers.requests)
-    pods = fits(free, vector, tree.leaves) * allowed
-    if leader is None:
-        return Room(present, None, masked, free, vector, pods, None, None, score)
-    own = world.capacity.vector(leader.requests)
-    hosts = (fits(free, own, tree.leaves) > 0) & allowed
-    takes = dict(zip(own.index.tolist(), own.value.tolist(), strict=True))
-    beside = fits(lambda line: free(line) - takes.get(line, 0), vector, tree.leaves)
-    with_leader = np.where(hosts, beside, pods)
-    return Room(present, None, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
-
-
-def _answer(
-    world: World,
-    tree: Tree,
-    flavor: str,
-    workers: PodSetRequest,
-    leader: PodSetRequest | None,
-    leaves: Leaves,
-    array: Ints,
-) -> tuple[Placement, Placement]:
-    by_path = np.argsort(leaves.leaves)
-    at, pods = leaves.leaves[by_path], leaves.pods[by_path]
-    at, pods = at[pods > 0], pods[pods > 0]
-    domains = tuple((tree.answer(leaf), count) for leaf, count in zip(at.tolist(), pods.tolist(), strict=True))
-    placement = Placement(workers.name, flavor, tree.answer_levels, domains)
-    world.charge(array, tree, at, pods, workers.requests)
-    if leader is None:
-        return placement, placement
-    host = np.array([leaves.leader])
-    world.charge(array, tree, host, np.ones(1, dtype=np.int64), leader.requests)
-    return placement, Placement(leader.name, flavor, tree.answer_levels, ((tree.answer(leaves.leader), 1),))

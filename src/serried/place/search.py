@@ -173,26 +173,21 @@ def below_slices(search: Search, level: int, filled: Filled, size: int) -> Leave
 
 
 def _divide(search: Search, level: int, domains: Ints, pods: Ints, leader: int) -> tuple[Ints, Ints, int] | None:
+    """Divides pods of domains below the slice level: (children, pods of each, the leader's child)."""
     counts = search.counts[level + 1]
     size = search.wish.inner[level + 1] or 1
-    values = counts.pods // size if size > 1 else counts.pods
-    host = -1
-    parts, amounts = [], []
+    parts, amounts, host = [], [], -1
     if leader >= 0:
-        # The leader's domain, one by one as it is written: the others need no regard for a leader.
+        # Only the leader's domain has to mind the leader.
         at = int(np.flatnonzero(domains == leader)[0])
-        with_leader = counts.pods_with_leader // size if size > 1 else counts.pods_with_leader
-        children = in_order(counts, children_of(search.tree, level, domains[at : at + 1]), search.best_fit)
-        filled = fill(counts, children, int(pods[at]) // size, True, search.best_fit, values, with_leader)
-        if not filled.complete:
+        divided = divide_each(search, level, domains[at : at + 1], pods[at : at + 1], leader, size)
+        if divided is None:
             return None
-        host = filled.leader
-        parts.append(filled.domains)
-        amounts.append(filled.amounts)
+        parts, amounts, host = [divided[0]], [divided[1]], divided[2]
         domains, pods = np.delete(domains, at), np.delete(pods, at)
     if len(domains):
-        # All others at once. Children are filled in the order of rising room, so that the one that takes the rest is
-        # the one that fits it best already.
+        # Below the slice level children come in the order of rising room, so the one that takes the rest is also the
+        # one that fits it best, and all domains can be divided at once.
         by_path = np.argsort(domains)
         domains, need = domains[by_path], pods[by_path] // size
         children = children_of(search.tree, level, domains)
@@ -203,17 +198,40 @@ def _divide(search: Search, level: int, domains: Ints, pods: Ints, leader: int) 
         if counts.score is not None:
             keys.insert(1, -counts.score[children])
         children = sort(children, *keys)
-        own = values[children]
+        own = counts.pods[children] // size
         total = np.cumsum(own)
-        starts = np.cumsum(sizes) - sizes
         before = total - own
-        before -= np.repeat(before[starts], sizes)
+        before -= np.repeat(before[np.cumsum(sizes) - sizes], sizes)
         taken = np.clip(need[parent] - before, 0, own)
         if int(taken.sum()) != int(need.sum()):
             return None
         parts.append(children[taken > 0])
-        amounts.append(taken[taken > 0])
-    return np.concatenate(parts), np.concatenate(amounts) * size, host
+        amounts.append(taken[taken > 0] * size)
+    return np.concatenate(parts), np.concatenate(amounts), host
+
+
+def divide_each(
+    search: Search, level: int, domains: Ints, pods: Ints, leader: int, size: int
+) -> tuple[Ints, Ints, int] | None:
+    """Divides the pods of each domain, in slices of `size`, among its children, one domain after the other.
+
+    Returns the children, the pods of each and the leader's child; None if a domain does not hold what it should.
+    """
+    counts = search.counts[level + 1]
+    values = counts.pods // size if size > 1 else counts.pods
+    with_leader = counts.pods_with_leader // size if size > 1 else counts.pods_with_leader
+    parts, amounts, host = [], [], -1
+    for domain, number in zip(domains.tolist(), pods.tolist(), strict=True):
+        children = in_order(counts, children_of(search.tree, level, np.array([domain])), search.best_fit)
+        hosts = domain == leader
+        filled = fill(counts, children, number // size, hosts, search.best_fit, values, with_leader)
+        if not filled.complete:
+            return None
+        if hosts:
+            host = filled.leader
+        parts.append(filled.domains)
+        amounts.append(filled.amounts * size)
+    return np.concatenate(parts), np.concatenate(amounts), host
 
 
 def children_of(tree: Tree, level: int, domains: Ints) -> Ints:
