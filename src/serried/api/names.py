@@ -40,6 +40,7 @@ RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 # Hollow nodes: how long a bound pod runs, and how it ends
 RUN_SECONDS: Final = "serried.io/run-seconds"
 RUN_RESULT: Final = "serried.io/run-result"
+RUN_GANG_SIZE: Final = "serried.io/run-gang-size"
 
 
 class WorkloadCondition:

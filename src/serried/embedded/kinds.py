@@ -116,7 +116,7 @@ class NodeKind(Kind):
             taints.append({"key": NOT_READY, "effect": "NoSchedule"})
 
     def check(self, obj: Json, problems: Problems) -> None:
-        validation.check_taints(obj["spec"].get("taints") or (), "spec.taints", problems)
+        validation.check_taints(obj["spec"].get("taints") or (), "metadata.taints", problems)
         self._check_resources(obj, problems)
 
     def check_status(self, new: Json, old: Json, problems: Problems) -> None:
@@ -140,7 +140,7 @@ class NamespaceKind(Kind):
         metadata["labels"] = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata["name"]}
 
     def name_errors(self, name: str) -> list[str]:
-        return validation.dns_label_errors(name)
+        return ["must not contain dots"] if "." in name else validation.dns_label_errors(name)
 
 
 class PriorityClassKind(Kind):
@@ -229,24 +229,24 @@ class CustomKind(Kind):
         self._schema.compare(new, old, "", problems)
 
 
-def custom_kinds(resources: tuple[Resource[Any], ...]) -> dict[Resource[Any], Kind]:
+def custom_kinds(resources: tuple[Resource[Any], ...]) -> list[Kind]:
     """The kinds that have a definition in `serried.api.crds`."""
-    found: dict[Resource[Any], Kind] = {}
+    found: list[Kind] = []
     for definition in crds():
         spec = definition["spec"]
         for resource in resources:
             if (resource.group, resource.plural) == (spec["group"], spec["names"]["plural"]):
                 version = next(each for each in spec["versions"] if each["name"] == resource.version)
-                found[resource] = CustomKind(resource, version)
+                found.append(CustomKind(resource, version))
     return found
 
 
-def simple_kinds() -> dict[Resource[Any], Kind]:
+def simple_kinds() -> list[Kind]:
     """The built-in kinds whose rules are in this module."""
-    return {
-        NODES: NodeKind(NODES),
-        NAMESPACES: NamespaceKind(NAMESPACES),
-        PRIORITY_CLASSES: PriorityClassKind(PRIORITY_CLASSES),
-        EVENTS: EventKind(EVENTS),
-        LEASES: LeaseKind(LEASES),
-    }
+    return [
+        NodeKind(NODES),
+        NamespaceKind(NAMESPACES),
+        PriorityClassKind(PRIORITY_CLASSES),
+        EventKind(EVENTS),
+        LeaseKind(LEASES),
+    ]

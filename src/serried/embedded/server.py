@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -61,7 +61,8 @@ class EmbeddedCluster:
         history: changes of each kind that can be watched from, at least; beyond it a watch is `Expired`.
         now: the clock that objects are stamped with.
 
-    The structs it returns are shared between all callers: they are to be read, not changed.
+    The structs it returns are shared between all callers: they are to be read, not changed. A kind can also be read
+    through a `Resource` of one's own, with another struct.
     """
 
     def __init__(
@@ -106,11 +107,11 @@ class EmbeddedCluster:
         malformed: list[Malformed] = []
         for stored in sorted(candidates, key=lambda each: each.key):
             if selected is None or selected(stored.data):
-                found = stored.decoded
+                found = stored.decoded(resource.type)
                 if isinstance(found, Malformed):
                     malformed.append(found)
                 else:
-                    items.append(cast(T, found))
+                    items.append(found)
         return Listing(items, malformed, str(self._store.version))
 
     async def watch(
@@ -130,7 +131,7 @@ class EmbeddedCluster:
             position = log.end
             for stored in sorted(table.all(namespace), key=lambda each: each.key):
                 if selected is None or selected(stored.data):
-                    yield _event("ADDED", stored)
+                    yield WatchEvent("ADDED", stored.decoded(resource.type))
         else:
             version = _version(resource_version)
             if version < log.forgotten:
@@ -150,9 +151,9 @@ class EmbeddedCluster:
                 # The reader fell too far behind: the stream just ends, and will be found expired when resumed.
                 return
             position += 1
-            event = _seen(change, selected)
-            if event is not None:
-                yield event
+            seen = _seen(change, selected)
+            if seen is not None:
+                yield WatchEvent(seen[0], seen[1].decoded(resource.type))
 
     async def version(self) -> str:
         await _turn()
@@ -162,7 +163,7 @@ class EmbeddedCluster:
 
     async def create(self, resource: Resource[T], obj: T | Mapping[str, Any], namespace: str = "") -> T:
         await _turn()
-        return _returned(resource, self._writes.create(resource, msgspec.to_builtins(obj), namespace))
+        return _returned(resource, self._writes.create(resource, _over_the_wire(obj), namespace))
 
     async def patch(
         self,
@@ -178,8 +179,7 @@ class EmbeddedCluster:
         if subresource == "status" and not kind.has_status:
             raise NotFound(404, "NotFound", "the server could not find the requested resource")
         old = self._writes.find(resource, name, namespace)
-        # A copy in JSON types: what is stored must share nothing with the caller.
-        wanted = msgspec.to_builtins(patch)
+        wanted = _over_the_wire(patch)
         try:
             new = patches.merge(old.data, wanted) if isinstance(wanted, dict) else patches.apply(old.data, wanted)
         except patches.PatchError as error:
@@ -201,7 +201,7 @@ class EmbeddedCluster:
     ) -> None:
         await _turn()
         stored = self._writes.find(resource, name, namespace)
-        if resource is NAMESPACES and name in _LASTING_NAMESPACES:
+        if stored.resource is NAMESPACES and name in _LASTING_NAMESPACES:
             raise Forbidden(403, "Forbidden", f'namespaces "{name}" is forbidden: this namespace may not be deleted')
         self._deletion.delete(
             stored,
@@ -240,8 +240,7 @@ class EmbeddedCluster:
     # --- Behind the protocol
 
     def _table(self, resource: Resource[Any]) -> Table:
-        self._writes.kind(resource)
-        return self._store.table(resource)
+        return self._store.table(self._writes.kind(resource).resource)
 
     def _terms(self, resource: Resource[Any], field_selector: str) -> selectors.Terms:
         try:
@@ -253,6 +252,11 @@ class EmbeddedCluster:
 async def _turn() -> None:
     """Lets others run first: no server answers at once, and no caller may keep the loop to itself."""
     await asyncio.sleep(0)
+
+
+def _over_the_wire(content: object) -> Any:
+    """The same in JSON's types, as a copy: what is stored shares nothing with the caller."""
+    return msgspec.json.decode(msgspec.json.encode(content))
 
 
 def _selection(namespace: str, label_selector: str, terms: selectors.Terms) -> Predicate | None:
@@ -270,27 +274,23 @@ def _selection(namespace: str, label_selector: str, terms: selectors.Terms) -> P
     return lambda obj: all(predicate(obj) for predicate in predicates)
 
 
-def _seen(change: Change, selected: Predicate | None) -> WatchEvent[Any] | None:
+def _seen(change: Change, selected: Predicate | None) -> tuple[Literal["ADDED", "MODIFIED", "DELETED"], Stored] | None:
     """A change as a watcher with this selection sees it, if at all.
 
     An object that is selected no longer is deleted for that watcher, with the content that it last saw.
     """
     if selected is None:
-        return _event(change.type, change.new)
+        return change.type, change.new
     is_in = change.type != "DELETED" and selected(change.new.data)
     was_in = change.old is not None and selected(change.old.data)
     if is_in:
-        return _event("MODIFIED" if was_in else "ADDED", change.new)
+        return "MODIFIED" if was_in else "ADDED", change.new
     if not was_in or change.old is None:
         return None
     if change.type == "DELETED":
-        return _event("DELETED", change.new)
+        return "DELETED", change.new
     metadata = {**change.old.metadata, "resourceVersion": str(change.new.version)}
-    return _event("DELETED", Stored(change.old.resource, {**change.old.data, "metadata": metadata}, change.new.version))
-
-
-def _event(type: Literal["ADDED", "MODIFIED", "DELETED"], stored: Stored) -> WatchEvent[Any]:
-    return WatchEvent(type, stored.decoded)
+    return "DELETED", Stored(change.old.resource, {**change.old.data, "metadata": metadata}, change.new.version)
 
 
 def _bookmark(resource: Resource[T], version: int) -> WatchEvent[T]:
@@ -299,12 +299,12 @@ def _bookmark(resource: Resource[T], version: int) -> WatchEvent[T]:
 
 def _returned(resource: Resource[T], stored: Stored) -> T:
     """An object for the caller. Raises `ApiError` when it does not decode as its kind, as over HTTP."""
-    found = stored.decoded
+    found = stored.decoded(resource.type)
     if isinstance(found, Malformed):
         raise ApiError(
             200, "Malformed", f"{stored.key[1]}: the object is not as a {resource.kind} should be: {found.error}"
         )
-    return cast(T, found)
+    return found
 
 
 def _version(resource_version: str) -> int:

@@ -11,13 +11,15 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
 from serried.api.meta import Key, Object, ObjectMeta
 from serried.api.resources import Resource
 from serried.cluster.protocol import Malformed
+
+T = TypeVar("T", bound=Object)
 
 Json = dict[str, Any]
 
@@ -32,7 +34,7 @@ class Stored:
         #: As JSON, with all its fields, also those that Serried does not know. Not to be changed.
         self.data = data
         self.version = version
-        self._decoded: Object | None = None
+        self._decoded: dict[type[Object], Object] = {}
 
     @property
     def metadata(self) -> Json:
@@ -47,15 +49,16 @@ class Stored:
     def uid(self) -> str:
         return str(self.metadata["uid"])
 
-    @property
-    def decoded(self) -> Object:
-        """As the struct of its kind, or `Malformed`; the same one for all readers."""
-        if self._decoded is None:
+    def decoded(self, type: type[T]) -> T | Malformed:
+        """As a struct of this type, or `Malformed`; the same one for all who ask for that type."""
+        found = self._decoded.get(type)
+        if found is None:
             try:
-                self._decoded = msgspec.convert(self.data, self.resource.type)
+                found = msgspec.convert(self.data, type)
             except msgspec.ValidationError as error:
-                self._decoded = Malformed(metadata=msgspec.convert(self.metadata, ObjectMeta), error=str(error))
-        return self._decoded
+                found = Malformed(metadata=msgspec.convert(self.metadata, ObjectMeta), error=str(error))
+            self._decoded[type] = found
+        return cast("T | Malformed", found)
 
 
 @dataclass(frozen=True, slots=True)

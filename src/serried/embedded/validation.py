@@ -216,8 +216,8 @@ def check_resource_list(found: Mapping[str, Any], path: str, problems: Problems)
     """Capacity or allocatable of a node, overhead of a pod."""
     for name, value in found.items():
         for text in qualified_name_errors(name):
-            problems.invalid(f"{path}[{name}]", name, text)
-        _quantity(name, value, f"{path}[{name}]", problems)
+            problems.invalid(f"{path}.{name}", name, text)
+        _quantity(name, value, f"{path}.{name}", problems)
 
 
 def check_tolerations(found: Iterable[Mapping[str, Any]], path: str, problems: Problems) -> None:
@@ -256,7 +256,8 @@ def check_taints(found: Iterable[Mapping[str, Any]], path: str, problems: Proble
             problems.unsupported(f"{where}.effect", taint["effect"], EFFECTS)
         identity = (taint["key"], taint["effect"])
         if identity in seen:
-            problems.duplicate(where, json.dumps(taint, separators=(",", ":")))
+            shown = json.dumps(taint, separators=(",", ":"))
+            problems.duplicate(where, f"{shown}: taints must be unique by key and effect pair")
         seen.add(identity)
 
 

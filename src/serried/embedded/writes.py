@@ -59,21 +59,18 @@ class Writes:
         self._now = now
         self._random = random.Random(seed)
         self._mutators = tuple(mutators)
-        self._kinds: dict[Resource[Any], Kind] = {
-            PODS: PodKind(PODS),
-            JOBS: JobKind(JOBS),
-            **simple_kinds(),
-            **custom_kinds(ALL),
-        }
+        kinds = [PodKind(PODS), JobKind(JOBS), *simple_kinds(), *custom_kinds(ALL)]
+        self._kinds = {(kind.resource.group, kind.resource.version, kind.resource.plural): kind for kind in kinds}
 
     def kind(self, resource: Resource[Any]) -> Kind:
-        kind = self._kinds.get(resource)
+        """The rules of a kind. Raises `NotFound` when the server does not have it."""
+        kind = self._kinds.get((resource.group, resource.version, resource.plural))
         if kind is None:
             raise NotFound(404, "NotFound", f"the server could not find the requested resource: {resource!r}")
         return kind
 
     def find(self, resource: Resource[Any], name: str, namespace: str) -> Stored:
-        self.kind(resource)
+        resource = self.kind(resource).resource
         found = self._store.table(resource).get((namespace if resource.namespaced else "", name))
         if found is None:
             raise NotFound(404, "NotFound", f'{qualified(resource)} "{name}" not found')
@@ -84,6 +81,7 @@ class Writes:
     def create(self, resource: Resource[Any], obj: Json, namespace: str) -> Stored:
         """Stores a new object, which becomes the store's own."""
         kind = self.kind(resource)
+        resource = kind.resource
         _check_type(kind, obj)
         self._enter_namespace(kind, obj, namespace)
         for mutator in self._mutators:
