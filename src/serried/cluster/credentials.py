@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import ssl
 import urllib.parse
 import urllib.request
@@ -109,9 +110,10 @@ class Kubeconfig:
             return await self._load()
         except _BROKEN as error:
             where = f"kubeconfig {self._path}" + (f", context {self._context}" if self._context else "")
-            raise ConfigError(
-                f"{where}: {_one_line(error)}; check it with: kubectl --kubeconfig {self._path} version"
-            ) from error
+            # The library does not mind the shape of a file, and falls over it.
+            shapeless = isinstance(error, (TypeError, AttributeError, LookupError, AssertionError))
+            what = ("it is empty, or no kubeconfig: " if shapeless else "") + _one_line(error)
+            raise ConfigError(f"{where}: {what}; check it with: kubectl --kubeconfig {self._path} version") from error
 
     def _exists(self) -> bool:
         parts = self._path.split(kube_config.ENV_KUBECONFIG_PATH_SEPARATOR)
@@ -119,8 +121,6 @@ class Kubeconfig:
 
     async def _load(self) -> Access:
         merger = kube_config.KubeConfigMerger(self._path)
-        if merger.config is None or not isinstance(merger.config.value, dict):
-            raise ConfigException("it is empty")
 
         def persist(_config: object) -> None:
             # An OpenID provider may give each refresh token once only: as kubectl does, keep the new one in the file.
@@ -215,4 +215,5 @@ def _remove_key_files(config: Configuration) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    """Its message. The library quotes whole entries of the file in some, with the tokens in them: not here."""
+    return re.sub(r"\{.*\}", "{…}", " ".join(str(error).split())) or type(error).__name__

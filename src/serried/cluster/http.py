@@ -22,7 +22,7 @@ import asyncio
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -188,7 +188,7 @@ class HttpCluster:
         resource_version: str,
         label_selector: str = "",
         field_selector: str = "",
-    ) -> AsyncIterator[WatchEvent[T]]:
+    ) -> AsyncGenerator[WatchEvent[T], None]:
         """See `Cluster.watch`. A connection that breaks ends the stream too: what came before it is good."""
         seconds = random.randint(*WATCH_SECONDS)
         query = {
@@ -382,7 +382,7 @@ class HttpCluster:
                     content = await response.read()
             except _LOST as error:
                 unavailable: ApiError = _unreachable(what, error)
-                if isinstance(error, aiohttp.ClientConnectorCertificateError) or self._session.closed:
+                if isinstance(error, aiohttp.ClientConnectorCertificateError):
                     raise unavailable from error
                 processed = not isinstance(error, _NOT_SENT)
             else:
@@ -405,6 +405,8 @@ class HttpCluster:
             await asyncio.sleep(max(delay, min(wait, LONGEST_DELAY)))
 
     async def _current_access(self) -> Access:
+        if self._session.closed:
+            raise Unavailable(0, "Closed", "this client has been closed")
         now = asyncio.get_running_loop().time()
         access = self._access
         if access.good_until is not None and now > access.good_until:
