@@ -86,7 +86,7 @@ class Engine:
         self._flavors_changed({flavor for flavor, f in flavors if f.spec.topology_name == name})
 
     def _flavors_changed(self, names: set[str]) -> None:
-        self._state.stir_nodes()
+        self._state.places_changed = bool(self._state.incomplete)
         for queue in list(self._state.cluster_queues.values()):
             if names.intersection(queue.limits.flavors):
                 refresh(self._state, queue)

@@ -201,7 +201,7 @@ class State:
         """It has quota and places by its status: they are charged, whether they fit or not."""
         key = record.info.key
         self.ledger.charge(holding.cluster_queue, holding.usage)
-        if self.world.hold(key, holding.placements, holding.pod_sets):
+        if holding.placements and self.world.hold(key, holding.placements, holding.pod_sets):
             self.incomplete[key] = None
         self.journal.commit()
         self.hold(record, holding)

@@ -17,7 +17,7 @@ def validate(state: State) -> None:
     _quota(state)
     for key in state.incomplete:
         assert state.workloads[key].place == "held", f"{key} is incomplete, but holds nothing"
-    held = {key for key, r in state.workloads.items() if r.place == "held"}
+    held = {key for key, record in state.workloads.items() if record.holding and record.holding.placements}
     assert set(state.world.holds) == held, f"the model has holds of {set(state.world.holds) ^ held}, or lacks them"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from serried.api.names import PendingReason
+from serried.api.names import HOSTNAME, PendingReason
 from serried.api.quantity import format_quantity
 from serried.place.result import NoPlacement
 from serried.quota.ledger import Shortage
@@ -113,31 +113,37 @@ def no_place(flavor: str, failed: NoPlacement) -> Reason:
             where=f"flavor {flavor}",
             field=failed.field,
         )
+    never = failed.fits_when_empty is False
+    domain = failed.best_domain_empty if never else failed.best_domain
+    fits = failed.fits_empty if never else failed.fits
+    unit = "pods" if failed.slice_size == 1 else f"slices of {failed.slice_size} pods"
     level = short_level(failed.level)
-    best = "/".join(failed.best_domain)
-    frees = ""
-    if failed.fits_when_empty is False:
-        within = f"the largest {level}{f' ({best})' if best else ''}" if level else f"flavor {flavor}"
-        start += (
-            f". {within[0].upper()}{within[1:]} holds {failed.fits_empty} of {failed.needed} even when empty: it can "
-        )
-        start += "never fit as it is. Ask for fewer or smaller pods, or for a level higher up."
+    where = f"nodes of flavor {flavor}"
+    if fits == 0:
+        start += f". No {level or 'node'} has room for {'any of them' if failed.needed > 1 else 'it'}"
+    elif domain:
+        where = f"{'largest' if never else 'best'} {level} ({'/'.join(domain)})"
+        start += f". The {where} has room for {fits} of {failed.needed} {unit}"
     else:
-        within = f"the best {level}{f' ({best})' if best else ''}" if level else f"flavor {flavor}"
-        start += f". {within[0].upper()}{within[1:]} has room for {failed.fits} of {failed.needed} now"
-        frees = f"pods that end in {within}" if level else f"pods that end on nodes of {within}"
-    available = failed.fits_empty if failed.fits_when_empty is False else failed.fits
+        start += f". All {where} together have room for {fits} of {failed.needed} {unit}"
+    if never:
+        start += (
+            " even without any other workload: it can never fit on the nodes there are. Ask for fewer or smaller pods"
+        )
+        start += ", or for a level higher up." if domain else "."
+    else:
+        start += " now."
     return Reason(
         layer="topology",
         code=PendingReason.TOPOLOGY_PLACEMENT_FAILED,
         message=start,
-        constraint=f"all within one {failed.level}" if failed.level else f"nodes of flavor {flavor}",
-        what="pods",
+        constraint=f"all within one {failed.level}" if domain else f"nodes of flavor {flavor}",
+        what=unit,
         needed=str(failed.needed),
-        available=str(available),
-        missing=str(failed.needed - available),
-        where=best or f"flavor {flavor}",
-        frees=frees,
+        available=str(fits),
+        missing=str(failed.needed - fits),
+        where="/".join(domain) or f"flavor {flavor}",
+        frees="" if never else f"the end of pods in the {where}" if domain else f"the end of pods on {where}",
     )
 
 
@@ -159,5 +165,7 @@ def behind(queue: str, holder: str, ahead: int) -> Reason:
 
 def short_level(label: str) -> str:
     """A topology level in one word: "rack" of "cloud.example.com/topology-rack"."""
+    if label == HOSTNAME:
+        return "node"
     word = label.rsplit("/", 1)[-1]
     return word.removeprefix("topology-").removesuffix("-topology") or word
