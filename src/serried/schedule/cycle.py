@@ -144,7 +144,7 @@ def _tell_arrivals(state: State, queue: ClusterQueueState) -> None:
         if parked is not None and not _held_back(queue, order):
             state.tell((order[3], order[4]), parked.reason)
         else:
-            state.tell((order[3], order[4]), behind(queue, order))
+            state.tell((order[3], order[4]), _behind(queue, order))
     queue.untold.clear()
 
 
@@ -153,7 +153,7 @@ def _held_back(queue: ClusterQueueState, order: Order) -> bool:
     return holder is not None and holder < order
 
 
-def behind(queue: ClusterQueueState, order: Order) -> Reason:
+def _behind(queue: ClusterQueueState, order: Order) -> Reason:
     """Why a workload that a StrictFIFO queue holds back waits."""
     holder = queue.pending.holder()
     name = f"{holder[3]}/{holder[4]}" if holder is not None else "nobody"

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from itertools import islice
 from typing import Literal
 
 import msgspec
 
 from serried.api.meta import Key
 from serried.api.names import PendingReason
-from serried.schedule.cycle import behind
+from serried.schedule import wording
 from serried.schedule.flavors import Attempt, Fit, NoFit, choose
 from serried.schedule.queues import Help
 from serried.schedule.reasons import Reason
 from serried.schedule.state import ClusterQueueState, Record, State
+from serried.schedule.workload import Order
 
 _AHEAD_NAMED = 5
-#: So many admitted workloads are thought away at most, one after the other, to see what would make room.
+#: So many of those ahead in a StrictFIFO queue are looked at to find the one that holds back the others.
+_AHEAD_TRIED = 16
+#: So many admitted workloads at most are thought away to see what would make room.
 _TRIALS = 64
 
 
@@ -64,7 +66,7 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
             state="admitted" if record.holding.admitted else "reserved",
             local_queue=local_queue,
             cluster_queue=record.holding.cluster_queue,
-            problems=record.holding.problems,
+            problems=[*record.holding.problems, *state.incomplete.get(key, ())],
         )
     if record.place == "finished":
         return Explanation(workload=name, state="finished", local_queue=local_queue)
@@ -82,6 +84,14 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
     queue = state.cluster_queues[record.cluster_queue]
     outcome = choose(state, queue, info)
     state.journal.rollback(0)
+    attempts: Sequence[Attempt] = outcome.attempts
+    if isinstance(outcome, NoFit) and outcome.reason.layer == "quota" and not outcome.never:
+        # Quota is looked at first; what the nodes say is worth knowing, too, above all when they say never.
+        otherwise = choose(state, queue, info, as_if_unused=True)
+        state.journal.rollback(0)
+        attempts = _joined(attempts, otherwise.attempts)
+        if isinstance(otherwise, NoFit) and otherwise.never:
+            outcome = otherwise
     position = queue.pending.position(info.order)
     return Explanation(
         workload=name,
@@ -92,17 +102,18 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
         ahead=position,
         pending=len(queue.pending),
         ahead_of_it=[f"{order[3]}/{order[4]}" for order in queue.pending.ahead(info.order, _AHEAD_NAMED)],
-        reason=_reason(queue, record, outcome),
-        attempts=outcome.attempts,
+        reason=_reason(state, queue, record, outcome),
+        attempts=attempts,
         fits_now=isinstance(outcome, Fit),
         fits_after=[] if isinstance(outcome, Fit) else _fits_after(state, queue, record, outcome),
     )
 
 
-def _reason(queue: ClusterQueueState, record: Record, outcome: Fit | NoFit) -> Reason:
-    holder = queue.pending.holder()
-    if holder is not None and holder < record.info.order and not (isinstance(outcome, NoFit) and outcome.never):
-        return behind(queue, record.info.order)
+def _reason(state: State, queue: ClusterQueueState, record: Record, outcome: Fit | NoFit) -> Reason:
+    never = isinstance(outcome, NoFit) and outcome.never
+    holder = None if never else _holder(state, queue, record)
+    if holder is not None:
+        return wording.behind(queue.name, f"{holder[3]}/{holder[4]}", queue.pending.position(record.info.order))
     if isinstance(outcome, NoFit):
         return outcome.reason
     return Reason(
@@ -113,16 +124,44 @@ def _reason(queue: ClusterQueueState, record: Record, outcome: Fit | NoFit) -> R
     )
 
 
+def _joined(attempts: Sequence[Attempt], as_if_unused: Sequence[Attempt]) -> list[Attempt]:
+    """The attempts with what the nodes say where quota was the first to refuse."""
+    topology = {(a.pod_set, a.flavor): a.topology for a in as_if_unused}
+    return [
+        msgspec.structs.replace(a, topology=a.topology or topology.get((a.pod_set, a.flavor), "")) for a in attempts
+    ]
+
+
+def _holder(state: State, queue: ClusterQueueState, record: Record) -> Order | None:
+    """Who holds it back in a StrictFIFO queue, also if no cycle has looked at the queue yet."""
+    if not queue.pending.strict:
+        return None
+    holder = queue.pending.holder()
+    if holder is not None and holder < record.info.order:
+        return holder
+    for order in queue.pending.orders()[:_AHEAD_TRIED]:
+        if order >= record.info.order:
+            return None
+        outcome = choose(state, queue, state.workloads[order[3], order[4]].info)
+        state.journal.rollback(0)
+        if isinstance(outcome, NoFit) and not outcome.never:
+            return order
+    return None
+
+
 def _fits_after(state: State, queue: ClusterQueueState, record: Record, outcome: NoFit) -> list[str]:
-    """A set of admitted workloads whose end would make room; those that queued first are thought away first."""
+    """Admitted workloads whose end would make room: one alone if that is enough; those that queued first, first."""
     if outcome.never:
         return []
     keys = state.holders.get(queue.name, {})
     if Help.NODES in outcome.helped_by:
         keys = {key: None for holders in state.holders.values() for key in holders}
     candidates = sorted((state.workloads[key] for key in keys), key=lambda r: r.info.order[1:])
+    for candidate in candidates[:_TRIALS]:
+        if _fits_without(state, queue, record, [candidate]):
+            return ["/".join(candidate.info.key)]
     gone: list[Record] = []
-    for candidate in islice(candidates, _TRIALS):
+    for candidate in candidates[:_TRIALS]:
         gone.append(candidate)
         if _fits_without(state, queue, record, gone):
             break

@@ -16,7 +16,7 @@ from serried.model.requests import PodSetRequest
 from serried.place.place import place
 from serried.place.result import NoPlacement, Placement
 from serried.place.wish import check_topology_request
-from serried.quota.limits import Cell, Group
+from serried.quota.limits import Cell
 from serried.schedule import wording
 from serried.schedule.match import flavor_mismatch
 from serried.schedule.queues import Help
@@ -74,6 +74,8 @@ class _Trial:
     placements: dict[str, Placement] = field(default_factory=dict)
     attempts: list[Attempt] = field(default_factory=list)
     helped_by: Help = Help.NOTHING
+    #: quota that others use counts as free
+    as_if_unused: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,15 @@ class _Refusal:
         return self.reason.message.removeprefix(wording.opening(self.pod_set))
 
 
-def choose(state: State, queue: ClusterQueueState, info: WorkloadInfo) -> Fit | NoFit:
+def choose(state: State, queue: ClusterQueueState, info: WorkloadInfo, *, as_if_unused: bool = False) -> Fit | NoFit:
     """The first flavors, in the order of the queue, that have both the quota and the place for the workload.
 
     Pod sets are served one after the other, each seeing what the earlier ones took; pod sets of one group (same
-    podSetGroupName) together. What an earlier pod set got is not reconsidered for a later one.
+    podSetGroupName) together. What an earlier pod set got is not reconsidered for a later one. `as_if_unused`: what
+    if nobody used any quota?
     """
     mark = state.journal.checkpoint()
-    trial = _Trial()
+    trial = _Trial(as_if_unused=as_if_unused)
     for unit in _units(info.pod_sets):
         refusals = _choose_unit(state, queue, info, unit, trial)
         if refusals:
@@ -138,16 +141,15 @@ def _choose_unit(
 
     refusals: list[_Refusal] = []
     options: list[list[str]] = []
-    groups: list[Group] = []
-    for group, keys in zip(queue.limits.groups, queue.label_keys, strict=True):
+    groups = [g for g in queue.limits.groups if not needed.keys().isdisjoint(g.resources)]
+    for group in groups:
+        keys = queue.label_keys[queue.limits.groups.index(group)]
         resources = [r for r in group.resources if r in needed]
-        if not resources:
-            continue
         open_flavors = []
         for flavor_name in group.flavors:
             flavor = state.flavors[flavor_name]
             cells = {(flavor_name, r): needed[r] for r in resources}
-            if refusal := _mismatch(state, queue, info, unit, flavor, keys):
+            if refusal := _mismatch(state, queue, info, unit, flavor, keys, alone=len(groups) == 1):
                 trial.attempts.append(Attempt(name, flavor_name, match=refusal.why))
                 refusals.append(refusal)
             elif refusal := _lacks_quota(state, queue, name, cells, trial):
@@ -157,7 +159,6 @@ def _choose_unit(
                 open_flavors.append(flavor_name)
         if not open_flavors:
             return refusals
-        groups.append(group)
         options.append(open_flavors)
 
     for combination in islice(product(*options), _COMBINATIONS):
@@ -165,7 +166,7 @@ def _choose_unit(
         mark = state.journal.checkpoint()
         cells = {(flavor_of[r], r): amount for r, amount in needed.items()}
         state.ledger.charge(queue.name, cells)
-        placed = _place(state, info, pod_sets, list(dict.fromkeys(combination)), trial)
+        placed = _place(state, queue, info, pod_sets, list(dict.fromkeys(combination)), trial)
         flavors = "+".join(dict.fromkeys(combination))
         if isinstance(placed, _Refusal):
             state.journal.rollback(mark)
@@ -201,8 +202,13 @@ def _mismatch(
     unit: tuple[int, ...],
     flavor: ResourceFlavor,
     keys: frozenset[str],
+    *,
+    alone: bool,
 ) -> _Refusal | None:
-    """Why the pod sets may not use the flavor at all, whatever is free in it."""
+    """Why the pod sets may not use the flavor at all, whatever is free in it.
+
+    `alone`: all their resources come from it. If not, the topology may be that of another of their flavors.
+    """
     name = flavor.metadata.name
     for i in unit:
         pod_set = info.pod_sets[i]
@@ -214,10 +220,11 @@ def _mismatch(
                 why = f"flavor {name} is only for pods with a topology request"
                 return _Refusal(_MISMATCH, pod_set.name, wording.no_flavor(pod_set.name, queue.name, [why]))
             continue
+        if not flavor.spec.topology_name and not alone:
+            continue
         levels = state.world.levels(name, bound_by_us=pod_set.bound_by_us)
         if not levels:
-            why = f"flavor {name} has no topology, which the pods request"
-            return _Refusal(_MISMATCH, pod_set.name, wording.no_flavor(pod_set.name, queue.name, [why]))
+            return _no_topology(queue, pod_set, [name])
         for problem in check_topology_request(pod_set.topology, levels, pod_set.count):
             field = f"spec.podSets[{i}].{problem.field}"
             bad = wording.bad_request(pod_set.name, name, field, problem.found, problem.allowed)
@@ -225,13 +232,18 @@ def _mismatch(
     return None
 
 
+def _no_topology(queue: ClusterQueueState, pod_set: PodSetRequest, flavors: Sequence[str]) -> _Refusal:
+    why = f"flavor {', '.join(flavors)} has no topology, which the pods request"
+    return _Refusal(_MISMATCH, pod_set.name, wording.no_flavor(pod_set.name, queue.name, [why]))
+
+
 def _lacks_quota(
     state: State, queue: ClusterQueueState, pod_set: str, cells: Mapping[Cell, int], trial: _Trial
 ) -> _Refusal | None:
     shortages = state.ledger.shortages(queue.name, cells, trial.usage)
-    if not shortages:
-        return None
     never = [s for s in shortages if s.never]
+    if not shortages or (trial.as_if_unused and not never):
+        return None
     # Of several resources, the one that is missed by the largest share.
     short = max(never or shortages, key=lambda s: s.missing / s.requested)
     if not never:
@@ -255,20 +267,28 @@ def _holders(state: State, queue: str, cell: Cell) -> str:
 
 
 def _place(
-    state: State, info: WorkloadInfo, pod_sets: Sequence[PodSetRequest], flavors: Sequence[str], trial: _Trial
+    state: State,
+    queue: ClusterQueueState,
+    info: WorkloadInfo,
+    pod_sets: Sequence[PodSetRequest],
+    flavors: Sequence[str],
+    trial: _Trial,
 ) -> list[Placement] | _Refusal:
     """Places the pod sets on the nodes that all these flavors name, beside what the workload has placed already."""
     with_topology = [f for f in flavors if state.flavors[f].spec.topology_name]
+    for pod_set in pod_sets:
+        if pod_set.topology is not None and not with_topology and not pod_set.bound_by_us:
+            return _no_topology(queue, pod_set, flavors)
     to_place = [p for p in pod_sets if with_topology or p.bound_by_us]
     if not to_place:
         return []
     name = to_place[0].name
     if len(with_topology) > 1:
         why = f"flavors {' and '.join(with_topology)} each have a topology, and a pod can be placed in one only"
-        return _Refusal(_MISMATCH, name, wording.no_flavor(name, "", [why]))
+        return _Refusal(_MISMATCH, name, wording.no_flavor(name, queue.name, [why]))
     if not flavors:
         why = "the ClusterQueue has no flavor that could name nodes"
-        return _Refusal(_MISMATCH, name, wording.no_flavor(name, "", [why]))
+        return _Refusal(_MISMATCH, name, wording.no_flavor(name, queue.name, [why]))
     main = with_topology[0] if with_topology else flavors[0]
     others = [state.flavors[f] for f in flavors if f != main]
     labels = dict(state.flavors[main].spec.node_labels)
@@ -276,7 +296,7 @@ def _place(
         for key, value in other.spec.node_labels.items():
             if labels.setdefault(key, value) != value:
                 why = f"flavors {', '.join(flavors)} want different values of node label {key}"
-                return _Refusal(_MISMATCH, name, wording.no_flavor(name, "", [why]))
+                return _Refusal(_MISMATCH, name, wording.no_flavor(name, queue.name, [why]))
     result = place(state.world, main, [_narrowed(p, others) for p in to_place])
     if isinstance(result, NoPlacement):
         never = bool(result.field) or result.fits_when_empty is False

@@ -80,6 +80,14 @@ def _activity(state: State, queue: ClusterQueueState) -> Activity:
         return Activity(False, QueueReason.TERMINATING, message)
     if queue.spec.stop_policy != "None":
         return Activity(False, QueueReason.STOPPED, f"spec.stopPolicy is {queue.spec.stop_policy}")
+    strategy = queue.spec.admission_checks_strategy
+    if strategy is not None and strategy.admission_checks:
+        # To admit without a check that the administrator asks for would be worse than not to admit.
+        names = ", ".join(check.name for check in strategy.admission_checks)
+        message = (
+            f"Can't admit new workloads: spec.admissionChecksStrategy names {names}, but no checks are served here"
+        )
+        return Activity(False, QueueReason.ADMISSION_CHECK_NOT_FOUND, message)
     problems = queue.problems or missing_references(queue.limits, state.flavors, state.topologies)
     if problems:
         message = "Can't admit new workloads: " + "; ".join(p.message for p in problems)

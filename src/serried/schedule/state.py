@@ -125,8 +125,8 @@ class State:
         #: ClusterQueues in which somebody waits for nodes, and whether nodes have changed since
         self.short_of_nodes: dict[str, None] = {}
         self.nodes_stirred = False
-        #: held workloads whose places are not all there, and whether what is there has changed since
-        self.incomplete: dict[Key, None] = {}
+        #: held workloads whose places are not all there: what is missing; and whether anything was added since
+        self.incomplete: dict[Key, list[str]] = {}
         self.places_changed = False
         #: reasons that have not been handed out yet
         self.outbox: dict[Key, Reason] = {}
@@ -150,8 +150,7 @@ class State:
             for key in list(self.incomplete):
                 holding = self.workloads[key].holding
                 assert holding is not None
-                if not self.world.hold(key, holding.placements, holding.pod_sets):
-                    del self.incomplete[key]
+                self._note(key, self.world.hold(key, holding.placements, holding.pod_sets))
             self.journal.commit()
 
     def stir_quota(self, cluster_queue: str) -> None:
@@ -201,8 +200,8 @@ class State:
         """It has quota and places by its status: they are charged, whether they fit or not."""
         key = record.info.key
         self.ledger.charge(holding.cluster_queue, holding.usage)
-        if holding.placements and self.world.hold(key, holding.placements, holding.pod_sets):
-            self.incomplete[key] = None
+        if holding.placements:
+            self._note(key, self.world.hold(key, holding.placements, holding.pod_sets))
         self.journal.commit()
         self.hold(record, holding)
 
@@ -245,6 +244,12 @@ class State:
                 for queue in (("", holding.cluster_queue), holding.local_queue):
                     self.accounts.admit(queue, holding.usage, sign)
         record.holding = holding
+
+    def _note(self, key: Key, missing: list[str]) -> None:
+        if missing:
+            self.incomplete[key] = missing
+        else:
+            self.incomplete.pop(key, None)
 
     def wait(self, record: Record) -> None:
         """It waits for its LocalQueue, there or not; where, is set by another move."""
