@@ -6,17 +6,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tools.controlplane import ControlPlane
+from tools.controlplane import ControlPlane, User
 
 _CRDS = Path(__file__).parents[1] / "deploy" / "crds"
 _VERSION = pytest.StashKey[str]()
+
+#: The account of `serried run`; scenarios give it the rights of deploy/rbac.yaml and no others.
+SERRIED = User("system:serviceaccount:serried-system:serried", ("system:serviceaccounts",))
 
 
 @pytest.fixture(scope="session")
 def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     """A real control plane, with our CRDs, for all tests of the run; each scenario works in a namespace of its own."""
     crds = [crd for file in sorted(_CRDS.glob("*.yaml")) for crd in yaml.safe_load_all(file.read_text()) if crd]
-    with ControlPlane(crds=crds) as plane:
+    with ControlPlane(crds=crds, users=[SERRIED], requests_inflight=2000) as plane:
         request.config.stash[_VERSION] = plane.version()
         yield plane
 

@@ -28,6 +28,7 @@ from serried.api.resources import (
     TOPOLOGIES,
     WORKLOAD_PRIORITY_CLASSES,
     WORKLOADS,
+    Resource,
 )
 from serried.cluster.protocol import Cluster, NotFound
 from serried.control.config import Configuration
@@ -302,7 +303,8 @@ class Arena:
 
     async def clean_up(self) -> None:
         """Removes what the scenario made; nothing may be left on the shared nodes."""
-        for resource in (JOBS, PODS):
+        running: tuple[Resource[Any], ...] = (JOBS, PODS)
+        for resource in running:
             for item in (await self.cluster.list(resource, self.namespace)).items:
                 with suppress(NotFound):
                     await self.cluster.delete(resource, item.metadata.name, self.namespace, propagation="Background")

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from serried.api import names
+from serried.api.core import Pod
 from serried.api.names import PodGroupPhase, WorkloadCondition
 from serried.api.resources import JOBS, PODS, WORKLOADS
 from serried.cluster.protocol import NotFound
@@ -74,6 +75,7 @@ async def test_a_gang_larger_than_any_rack_waits_with_the_reason_and_without_pod
     workload = await arena.workload("nine")
     assert workload is not None
     explanation = controller.engine.explain(workload.key, controller.now())
+    assert explanation is not None
     reason = explanation.reason
     assert reason is not None
     assert reason.layer == "topology"
@@ -86,7 +88,7 @@ async def test_a_job_that_waits_for_quota_starts_when_it_returns(arena: Arena) -
     """Quota for one gang of two: the second starts within a second of the first one's end."""
     await arena.set_up_queue(nominal=64)
     await arena.start()
-    await arena.submit(job("first", 8, seconds=1))
+    await arena.submit(job("first", 8, seconds=3))
     await arena.until_condition("first", WorkloadCondition.ADMITTED)
     await arena.submit(job("second", 8, seconds=0.2))
     waits = await arena.until_condition("second", WorkloadCondition.QUOTA_RESERVED, "False", text=GPU)
@@ -128,9 +130,15 @@ async def test_without_the_webhook_an_unsuspended_job_is_held_back_and_kube_sche
     """It came with `suspend: false` and the default scheduler: suspended, queued, then gated pods with a place each."""
     await arena.set_up_queue()
     await arena.start()
-    await arena.submit(job("plain", 8, topology=IN_ONE_RACK, scheduler=None, suspend=False))
+    await arena.submit(job("plain", 8, topology=IN_ONE_RACK, scheduler=None, suspend=False, spec={"backoffLimit": 20}))
     await arena.until_condition("plain", WorkloadCondition.ADMITTED)
-    pods = await arena.until_running("plain", 8)
+
+    async def placed() -> list[Pod]:
+        """Its pods since the admission; those of its false start have no Workload."""
+        pods = [p for p in await arena.pods("plain") if names.WORKLOAD in p.metadata.annotations]
+        return pods if len(pods) == 8 and all(p.status.phase == "Running" for p in pods) else []
+
+    pods = await arena.until(placed)
     _, domains = assigned(await arena.workload("plain"))
     assert [p.spec.node_name for p in pods] == [values[0] for values, _ in domains]
     assert all(p.spec.scheduler_name == "default-scheduler" for p in pods)
@@ -214,7 +222,7 @@ async def test_a_job_resized_while_it_waits_is_queued_with_its_new_size(arena: A
 async def test_a_pod_that_is_replaced_takes_its_old_place(arena: Arena) -> None:
     await arena.set_up_queue()
     await arena.start()
-    await arena.submit(job("train", 8, topology=IN_ONE_RACK))
+    await arena.submit(job("train", 8, topology=IN_ONE_RACK, spec={"backoffLimit": 10}))
     pods = await arena.until_running("train", 8)
     lost = pods[3]
     await arena.cluster.delete(PODS, lost.metadata.name, arena.namespace, uid=lost.metadata.uid)
@@ -247,7 +255,7 @@ async def test_higher_priority_goes_first(arena: Arena) -> None:
     await arena.set_up_queue(nominal=8)
     await arena.make_priority_class("urgent", 1000)
     await arena.start()
-    await arena.submit(job("holds", 1, seconds=1.5))
+    await arena.submit(job("holds", 1, seconds=4))
     await arena.until_condition("holds", WorkloadCondition.ADMITTED)
     await arena.submit(job("early", 1, seconds=0.1))
     await arena.until_condition("early", WorkloadCondition.QUOTA_RESERVED, "False")

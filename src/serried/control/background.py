@@ -53,10 +53,16 @@ class StatusWriter:
         self._waits: dict[Key, Reason] = {}
         self._queues: set[Key] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        """Something has gathered: it is written now or, right after other writes, an interval later."""
+        self._wake.set()
 
     def waits(self, key: Key, reason: Reason) -> None:
         """Why this Workload waits, as of now."""
         self._waits[key] = reason
+        self.wake()
 
     def admitted(self, key: Key) -> None:
         """It waits no longer: what was to be said of its wait is not said any more."""
@@ -65,10 +71,14 @@ class StatusWriter:
     def queues(self, changed: Iterable[Key]) -> None:
         """Queues whose numbers have changed."""
         self._queues.update(changed)
+        if self._queues:
+            self.wake()
 
     async def run(self) -> None:
-        """Writes what has gathered, once every interval, until cancelled."""
+        """Writes what has gathered, at most once every interval, until cancelled."""
         while True:
+            await self._wake.wait()
+            self._wake.clear()
             self._queues.update(self._state.engine.queues_changed())
             waits, self._waits = self._waits, {}
             queues, self._queues = self._queues, set()
@@ -102,6 +112,7 @@ class StatusWriter:
             written = await self._cluster.patch(WORKLOADS, key[1], key[0], patch=patch, subresource="status")
         except Conflict:
             self._waits.setdefault(key, reason)
+            self.wake()
             raise
         self._observe(WORKLOADS, written)
         if old is None or old.reason != change.reason:

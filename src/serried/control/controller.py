@@ -95,6 +95,8 @@ class Controller:
             change(old, new)
             if self.engine.dirty:
                 self._wake.set()
+            if self.state.changed_gangs:
+                self._status.wake()
 
         return on_change
 

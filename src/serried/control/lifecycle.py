@@ -95,6 +95,8 @@ class View:
 
     job: Job | None
     workloads: Sequence[Workload]
+    #: how many live pods the Job has that no start of ours made
+    unplanned_pods: int
     gangs: Mapping[Key, Gang]
     pod_groups: Mapping[Key, PodGroup]
     flavors: Mapping[str, ResourceFlavor]
@@ -169,7 +171,7 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
         return [*stop, DeleteWorkload(workload, "its job's size changed after admission")]
     steps: list[Step] = []
     if job.spec.suspend:
-        if not jobs.may_start(job):
+        if view.unplanned_pods or not jobs.may_start(job):
             return []  # pods of an earlier run are still going away
         if job.status.start_time is not None:
             # The API server lets a template change only before the start; the start follows when this is seen.
@@ -184,6 +186,9 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
         )
         event = ("Started", f"Admitted by ClusterQueue {admission.cluster_queue}")
         steps.append(PatchJob(job, jobs.start_patch(job, start), event=event))
+    elif view.unplanned_pods:
+        # Somebody resumed it by hand, or its suspension went unnoticed: such pods are in nobody's plan.
+        return [PatchJob(job, jobs.stop_patch(job), event=("Stopped", "It has pods that were not placed"))]
     size = sum(p.count for p in workload.spec.pod_sets)
     if workload.key not in view.pod_groups and size > 0:
         steps.append(CreatePodGroup(_pod_group(workload, size)))

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from serried.api import resources
+from serried.api import names, resources
 from serried.api.batch import Job
 from serried.api.core import Pod, PriorityClass
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
@@ -39,6 +39,8 @@ class State:
         self.gangs: dict[Key, Gang] = {}
         #: Workloads whose gang has changed since their PodGroup was last written
         self.changed_gangs: set[Key] = set()
+        #: (namespace, Job name) → names of its live pods that no start of ours made
+        self._unplanned: defaultdict[Key, set[str]] = defaultdict(set)
         #: (namespace, Job name) → keys of the Workloads that name it as their owner
         self._workloads_of: defaultdict[Key, set[Key]] = defaultdict(set)
 
@@ -47,6 +49,7 @@ class State:
         return View(
             job=self.jobs.get(job),
             workloads=[self.workloads[k] for k in sorted(self._workloads_of.get(job, ()))],
+            unplanned_pods=len(self._unplanned.get(job, ())),
             gangs=self.gangs,
             pod_groups=self.pod_groups,
             flavors=self.flavors,
@@ -92,6 +95,7 @@ class State:
             self.engine.delete_pod(key)
         else:
             self.engine.set_pod(new)
+        self._count_unplanned(old, new)
         before = workload_of(old) if old is not None else None
         after = workload_of(new) if new is not None else None
         if before is not None and before != after and (gang := self.gangs.get(before)) is not None:
@@ -106,6 +110,21 @@ class State:
             found = self.workloads.get(workload)
             if found is not None and (job := self.job_of(found)) is not None:
                 self._mark(job)
+
+    def _count_unplanned(self, old: Pod | None, new: Pod | None) -> None:
+        for pod, there in ((old, False), (new, True)):
+            owner = pod.metadata.controller if pod is not None else None
+            if pod is None or owner is None or owner.kind != "Job" or names.WORKLOAD in pod.metadata.annotations:
+                continue
+            job = (pod.metadata.namespace, owner.name)
+            live = pod.metadata.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed")
+            if there and live:
+                self._unplanned[job].add(pod.metadata.name)
+            elif pod.metadata.name in self._unplanned.get(job, ()):
+                self._unplanned[job].discard(pod.metadata.name)
+                if not self._unplanned[job]:
+                    del self._unplanned[job]
+            self._mark(job)
 
     def on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         key = _key(old, new)

@@ -88,8 +88,12 @@ def original_template(job: Job) -> PodTemplateSpec:
 
 
 def may_start(job: Job) -> bool:
-    """Whether a suspended Job has come to rest, so that no pod of an earlier run is left when it starts."""
-    if job.status.start_time is None:
+    """Whether a suspended Job has come to rest, so that no pod of an earlier run is left when it starts.
+
+    One that was suspended from its creation (generation 1) never ran. Of any other the Job controller has to say that
+    it knows: a Job that is resumed before the controller has seen it suspended keeps the pods it has.
+    """
+    if job.metadata.generation == 1 and job.status.start_time is None:
         return True
     suspended = any(c.type == "Suspended" and c.status == "True" for c in job.status.conditions)
     return suspended and not job.status.active

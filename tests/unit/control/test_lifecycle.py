@@ -41,6 +41,7 @@ def job(*, suspend: bool = True, status: dict[str, Any] | None = None, **metadat
                 "namespace": "team",
                 "uid": "u1",
                 "resourceVersion": "7",
+                "generation": 1,
                 "labels": {names.QUEUE_NAME: "lq"},
                 **metadata,
             },
@@ -65,6 +66,7 @@ def view(
     *,
     classes: dict[str, int] | None = None,
     pod_classes: dict[str, int] | None = None,
+    unplanned: int = 0,
 ) -> View:
     flavor = msgspec.convert(
         {"metadata": {"name": "gpu"}, "spec": {"nodeLabels": {"pool": "gpu"}}}, type=ResourceFlavor
@@ -72,6 +74,7 @@ def view(
     return View(
         job=given,
         workloads=[workload] if workload is not None else [],
+        unplanned_pods=unplanned,
         gangs={KEY: gang} if gang is not None else {},
         pod_groups={},
         flavors={"gpu": flavor},
@@ -196,6 +199,19 @@ def test_a_job_that_ran_before_has_its_start_time_cleared_first_and_its_pods_awa
     assert isinstance(step, PatchJob)
     assert (step.status, step.patch) == (True, {"status": {"startTime": None}})
     assert steps(job(status={**ran, "active": 1}), admitted(job())) == []
+
+
+def test_pods_that_no_start_made_are_awaited_before_and_ended_after_it() -> None:
+    assert steps(job(), admitted(job()), unplanned=1) == []
+    (step,) = steps(job(suspend=False), admitted(job()), unplanned=1)
+    assert isinstance(step, PatchJob)
+    assert step.patch["spec"] == {"suspend": True}
+
+
+def test_a_job_that_we_suspended_starts_only_when_the_job_controller_has_seen_it() -> None:
+    assert steps(job(generation=2), admitted(job())) == []
+    noticed = {"conditions": [{"type": "Suspended", "status": "True"}]}
+    assert [type(s) for s in steps(job(generation=2, status=noticed), admitted(job()))] == [PatchJob, CreatePodGroup]
 
 
 def test_a_whole_gang_is_placed_by_rank() -> None:

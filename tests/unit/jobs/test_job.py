@@ -164,7 +164,10 @@ def test_a_start_adds_and_the_original_template_is_what_was_there_before() -> No
 def test_a_job_that_ran_starts_again_only_when_it_has_come_to_rest() -> None:
     then = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
     suspended = [{"type": "Suspended", "status": "True"}]
-    assert jobs.may_start(make())
+    never_ran = make()
+    assert not jobs.may_start(never_ran)
+    never_ran.metadata.generation = 1
+    assert jobs.may_start(never_ran)
     assert not jobs.may_start(make(status={"startTime": then}))
     assert not jobs.may_start(make(status={"startTime": then, "active": 1, "conditions": suspended}))
     assert jobs.may_start(make(status={"startTime": then, "conditions": suspended}))

@@ -1,0 +1,93 @@
+"""A crash in the middle of binding a gang: whoever starts next completes it on its planned nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from serried.api.names import WorkloadCondition
+from tests.conftest import SERRIED
+from tests.scenarios.arena import Arena, assigned, job
+from tests.scenarios.proxy import BindingProxy
+from tools.controlplane import ControlPlane
+
+GANG = 64
+
+
+@asynccontextmanager
+async def serried_run(kubeconfig: Path, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`serried run` as a process; killed at the end if it still runs."""
+    with log.open("ab") as out:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "serried.cli.main", "run", "--kubeconfig", str(kubeconfig), stdout=out, stderr=out
+        )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.mark.parametrize("arena", ["real"], indirect=True)
+async def test_kill_between_the_first_and_the_last_binding(
+    arena: Arena, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    """20 times: after `kill -9` with some of 64 pods bound, the next process completes it and binds nothing twice."""
+    await arena.set_up_queue()
+    proxy = BindingProxy(control_plane.url, control_plane.ca)
+    log = tmp_path / "serried.log"
+    async with proxy.serve():
+        kubeconfig = proxy.kubeconfig(tmp_path / "kubeconfig", SERRIED.token)
+        for attempt in range(20):
+            name = f"gang-{attempt}"
+            async with serried_run(kubeconfig, log) as process:
+                proxy.close_after(1 + (attempt * 13) % (GANG - 1), process.kill)
+                await arena.submit(job(name, GANG))
+                await asyncio.wait_for(proxy.halted.wait(), 60)
+                assert await process.wait() == -signal.SIGKILL
+            before = {p.metadata.uid: p.spec.node_name for p in await arena.pods(name) if p.spec.node_name}
+            assert 0 < len(before) < GANG, f"attempt {attempt}: {len(before)} were bound"
+            _, domains = assigned(await arena.workload(name))
+            planned = [values[0] for values, count in domains for _ in range(count)]
+
+            proxy.open()
+            proxy.bindings.clear()
+            async with serried_run(kubeconfig, log) as process:
+                await arena.until_condition(name, WorkloadCondition.PODS_READY)
+                after = await arena.pods(name)
+                assert [p.spec.node_name for p in after] == planned
+                assert {p.metadata.uid: p.spec.node_name for p in after}.items() >= before.items()
+                assert len(proxy.bindings) == GANG - len(before)
+                assert {status for _, status in proxy.bindings} == {201}
+                await arena.delete_job(name)
+
+                async def nothing_left() -> bool:
+                    return not await arena.pods() and await arena.workload(name) is None  # noqa: B023
+
+                await arena.until(nothing_left)
+                process.send_signal(signal.SIGTERM)
+                assert await process.wait() == 0
+
+
+async def test_a_controller_stopped_amid_its_bindings_is_followed_by_one_that_completes_them(arena: Arena) -> None:
+    """The same on both clusters, the end being a cancelled controller in this process."""
+    await arena.set_up_queue()
+    await arena.start()
+    await arena.submit(job("gang", GANG))
+
+    async def some_bound() -> int:
+        return sum(bool(p.spec.node_name) for p in await arena.pods("gang"))
+
+    await arena.until(some_bound)
+    await arena.stop()
+    _, domains = assigned(await arena.workload("gang"))
+    await arena.start()
+    pods = await arena.until_running("gang", GANG, within=60)
+    assert [p.spec.node_name for p in pods] == [values[0] for values, _ in domains]
