@@ -8,58 +8,59 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from serried.api.meta import Key
-from serried.model.capacity import Bools, Capacity, Ints, Vector, fits
+from serried.model.capacity import Bools, Ints, Vector, fits
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
 
 
 @dataclass(eq=False)
 class Share:
-    """What the pods of one pod set hold.
+    """What the pods of one pod set hold, domain by domain.
 
-    Everything is charged to rows (nodes). When the placement names hosts, that is what it says. When it names larger
-    domains, kube-scheduler chooses the nodes: until a pod is seen on one, it is reckoned where it would fit, and when
-    it lands somewhere else in its domain, its charge moves there. So the domain's total is right at any time, and no
-    node is promised twice.
+    Everything is charged to rows (nodes). In a domain that is one host, that is clear. In a larger one kube-scheduler
+    chooses the nodes: until a pod is seen on one, it is reckoned where it would fit, and when it lands somewhere else
+    in its domain, its charge moves there. So the domain's total is right at any time, and no node is promised twice.
     """
 
     pod_set: str
     vector: Vector
-    #: labels that name a domain; empty when the placement names hosts
+    #: labels that name a domain: kubernetes.io/hostname, or those of the topology's levels
     levels: tuple[str, ...] = ()
-    #: path → index into `expected`
+    #: values of these labels → index into `expected`
     domains: dict[tuple[str, ...], int] = field(default_factory=dict)
-    #: per domain: row → pods reckoned there that have not been seen
+    #: per domain: row → pods charged there that have not been seen
     expected: list[dict[int, int]] = field(default_factory=list)
     #: pod → (its domain, its row)
     landed: dict[Key, tuple[int, int]] = field(default_factory=dict)
-    #: row → pods charged there, reckoned and seen
+    #: row → pods charged there, seen or not
     charged: dict[int, int] = field(default_factory=dict)
+
+    def expect(self, values: tuple[str, ...], pods: dict[int, int]) -> None:
+        """Adds a domain, or more pods in one, by row."""
+        domain = self.domains.get(values)
+        if domain is None:
+            self.domains[values] = len(self.expected)
+            self.expected.append(pods)
+        else:
+            for row, count in pods.items():
+                self.expected[domain][row] = self.expected[domain].get(row, 0) + count
+        for row, count in pods.items():
+            self.charged[row] = self.charged.get(row, 0) + count
 
     def rows_and_counts(self) -> tuple[Ints, Ints]:
         size = len(self.charged)
         rows = np.fromiter(self.charged.keys(), dtype=np.int64, count=size)
         return rows, np.fromiter(self.charged.values(), dtype=np.int64, count=size)
 
-    def land(self, pod: Key, domain: int, row: int) -> int | None:
-        """A pod was seen on a node of its domain. Returns the row its charge has to move from, if it has to.
-
-        Raises:
-            LookupError: all pods of this share in this domain have been seen already.
-        """
+    def land(self, pod: Key, domain: int, row: int) -> int:
+        """A pod was seen on a node of a domain in which pods are expected. Returns the row where it was charged."""
         expected = self.expected[domain]
-        if row in expected:
-            source = row
-        elif expected:
-            source = next(reversed(expected))
-        else:
-            raise LookupError(domain)
+        source = row if row in expected else next(reversed(expected))
         _take(expected, source)
         self.landed[pod] = (domain, row)
-        if source == row:
-            return None
-        _take(self.charged, source)
-        self.charged[row] = self.charged.get(row, 0) + 1
+        if source != row:
+            _take(self.charged, source)
+            self.charged[row] = self.charged.get(row, 0) + 1
         return source
 
     def leave(self, pod: Key) -> None:
@@ -83,7 +84,7 @@ class Hold:
     shares: tuple[Share, ...]
 
 
-def reckon(capacity: Capacity, array: Ints, usable: Bools, vector: Vector, rows: Ints, count: int) -> Ints:
+def reckon(array: Ints, usable: Bools, vector: Vector, rows: Ints, count: int) -> Ints:
     """How many of `count` pods to reckon at each of the rows of one domain.
 
     As many as fit, from the first row on. What then is left over (the domain is only large enough as a whole) goes

@@ -79,6 +79,11 @@ class Tree:
             return self._hosts.get(values[-1]) if values else None
         return self.find(values) if len(values) == len(self.levels) else None
 
+    def leaf_rows(self, leaf: int) -> Ints:
+        """The rows of a leaf's nodes."""
+        bounds = self.levels[-1].nodes
+        return self.rows[bounds[leaf] : bounds[leaf + 1]]
+
     @cached_property
     def _domains(self) -> list[dict[tuple[str, ...], int]]:
         found: list[dict[tuple[str, ...], int]] = []

@@ -14,7 +14,7 @@ from serried.api.core import Node, Pod
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
 from serried.api.quantity import QuantityError, resource_value
-from serried.model.capacity import Capacity, Ints, Vector, add, amounts
+from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
 from serried.model.holds import Hold, Share, by_name, reckon
 from serried.model.journal import Journal
 from serried.model.nodes import NAME_FIELD, Nodes, same_for_placement
@@ -230,7 +230,19 @@ class World:
         for share in hold.shares if hold is not None else ():
             if key in share.landed:
                 share.leave(key)
-        return False
+        return bound.workload is not None and self._cover_more(bound.workload)
+
+    def _cover_more(self, workload: Key) -> bool:
+        """Lets a hold cover those of its workload's pods that it can. Returns whether that were any."""
+        hold = self._holds.get(workload)
+        if hold is None:
+            return False
+        changed = False
+        for key, pod in self._pods_of.get(workload, {}).items():
+            if pod.counted and self._cover(hold, key, pod):
+                self._count(pod, -1)
+                changed = True
+        return changed
 
     def _count(self, pod: _BoundPod, sign: int) -> None:
         """Charges a pod that no hold covers, or takes that back."""
@@ -250,18 +262,11 @@ class World:
         for share in hold.shares:
             if pod.pod_set and share.pod_set != pod.pod_set:
                 continue
-            if not share.levels:
-                if pod.row in share.charged:
-                    return "as is"
-                continue
             domain = share.domains.get(tuple(labels.get(level, "") for level in share.levels))
-            if domain is None:
+            if domain is None or not share.expected[domain]:
                 continue
-            try:
-                source = share.land(key, domain, pod.row)
-            except LookupError:
-                continue
-            if source is None:
+            source = share.land(key, domain, pod.row)
+            if source == pod.row:
                 return "as is"
             self._move(share, source, pod.row)
             return "moved"
@@ -303,9 +308,7 @@ class World:
         self._holds[key] = hold
         for share in shares:
             self._charge_share(share, 1)
-        for pod_key, pod in self._pods_of.get(key, {}).items():
-            if pod.counted and self._cover(hold, pod_key, pod):
-                self._count(pod, -1)
+        self._cover_more(key)
         return problems
 
     def release(self, key: Key, *, with_pods: bool = False) -> None:
@@ -337,39 +340,36 @@ class World:
                 self._count(pod, 1)
 
     def _share(self, placement: Placement, vector: Vector, problems: list[str]) -> Share:
-        where = f'pod set "{placement.pod_set}"'
         share = Share(placement.pod_set, vector)
         if not placement.levels:
             return share
-        if placement.levels[-1] == names.HOSTNAME:
-            for values, count in placement.domains:
-                rows = self.nodes.hosts.get(values[-1]) if values else None
-                if not rows:
-                    problems.append(f"{where}: there is no node with {names.HOSTNAME}={'/'.join(values[-1:])}")
-                elif count > 0:
-                    share.charged[rows[0]] = share.charged.get(rows[0], 0) + count
-            return share
+        hosts = placement.levels[-1] == names.HOSTNAME
+        # However it was written, a host is known by its hostname alone.
+        share.levels = (names.HOSTNAME,) if hosts else placement.levels
         flavor = self.flavors.get(placement.flavor)
-        tree = self._tree(placement.levels, {} if flavor is None else flavor.spec.node_labels)
-        share.levels = placement.levels
+        tree = None if hosts else self._tree(placement.levels, {} if flavor is None else flavor.spec.node_labels)
         for values, count in placement.domains:
-            domain = tree.leaf(values)
-            rows_of = np.zeros(0, dtype=np.int64)
-            if domain is not None:
-                bounds = tree.levels[-1].nodes
-                rows_of = tree.rows[bounds[domain] : bounds[domain + 1]]
-                rows_of = rows_of[[self.nodes.seen[row] is not None for row in rows_of.tolist()]]
-            if not len(rows_of):
-                problems.append(f"{where}: there is no node in {'/'.join(values)} ({', '.join(placement.levels)})")
+            count = min(max(count, 0), UNLIMITED)
+            if tree is None:
+                rows = self.nodes.hosts.get(values[-1] if values else "", [])[:1]
+                expected = {row: count for row in rows if count}
+            else:
+                domain = tree.leaf(values)
+                rows = [] if domain is None else [r for r in tree.leaf_rows(domain).tolist() if self.nodes.seen[r]]
+                expected = self._reckoned(vector, np.array(rows, dtype=np.int64), count) if rows else {}
+            if not rows:
+                problems.append(
+                    f'pod set "{placement.pod_set}": there is no node in {"/".join(values)} '
+                    f"({', '.join(placement.levels)})"
+                )
                 continue
-            taken = reckon(self.capacity, self.capacity.free, self.nodes.usable, vector, rows_of, count)
-            at = np.flatnonzero(taken)
-            expected = dict(zip(rows_of[at].tolist(), taken[at].tolist(), strict=True))
-            share.domains[values] = len(share.expected)
-            share.expected.append(expected)
-            for row, number in expected.items():
-                share.charged[row] = share.charged.get(row, 0) + number
+            share.expect(values[-len(share.levels) :], expected)
         return share
+
+    def _reckoned(self, vector: Vector, rows: Ints, count: int) -> dict[int, int]:
+        taken = reckon(self.capacity.free, self.nodes.usable, vector, rows, count)
+        at = np.flatnonzero(taken)
+        return dict(zip(rows[at].tolist(), taken[at].tolist(), strict=True))
 
     def _charge_share(self, share: Share, sign: int) -> None:
         rows, counts = share.rows_and_counts()
@@ -378,16 +378,17 @@ class World:
 
     def charge(self, array: Ints, tree: Tree, leaves: Ints, counts: Ints, requests: Mapping[str, int]) -> None:
         """Charges pods to leaves of a tree in one of the capacity arrays, for a trial: goes through the journal."""
+        if not len(leaves):
+            return
         vector = self.capacity.vector(requests)
         if tree.host:
             rows, taken = tree.rows[leaves], counts
         else:
-            bounds = tree.levels[-1].nodes
-            parts = [tree.rows[bounds[leaf] : bounds[leaf + 1]] for leaf in leaves.tolist()]
+            parts = [tree.leaf_rows(leaf) for leaf in leaves.tolist()]
             rows = np.concatenate(parts)
             taken = np.concatenate(
                 [
-                    reckon(self.capacity, array, self.nodes.usable, vector, part, count)
+                    reckon(array, self.nodes.usable, vector, part, count)
                     for part, count in zip(parts, counts.tolist(), strict=True)
                 ]
             )

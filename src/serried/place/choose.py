@@ -83,7 +83,10 @@ def leader_to_front(domains: Ints, values: Ints, with_leader: Ints, leader: Ints
 
 @dataclass(eq=False)
 class Filled:
-    """Which domains got something: slices (or pods) each, and which of them hosts the leader (-1: none)."""
+    """The domains used, slices (or pods) of each, and which of them hosts the leader (-1: none).
+
+    A domain that was passed in the order is used even if it has room for nothing: its children may host the leader.
+    """
 
     domains: Ints
     amounts: Ints
@@ -128,7 +131,4 @@ def fill(
         chosen[last] = tail[best]
         amounts[last] = rest
     leader_domain = int(chosen[host]) if leader else -1
-    used = amounts > 0
-    if leader:
-        used[host] = True
-    return Filled(chosen[used], amounts[used], leader_domain, True)
+    return Filled(chosen, amounts, leader_domain, True)

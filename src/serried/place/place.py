@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from serried.model.capacity import Bools, Ints, fits
+from serried.model.capacity import UNLIMITED, Bools, Ints, fits
 from serried.model.filters import mask
 from serried.model.placement import Domain, Placement
 from serried.model.requests import PodSetRequest
@@ -114,7 +114,16 @@ class _Trial:
         placed: dict[int, Placement] = {}
         groups = [[i] for i in range(len(pod_sets))] if self.replacement is not None else _groups(pod_sets)
         for group in groups:
+            for i in group:
+                if not 0 <= pod_sets[i].count <= UNLIMITED:
+                    text = f"{pod_sets[i].count} pods; from 0 to {UNLIMITED} are possible"
+                    return NoPlacement(pod_sets[i].name, text, field="count")
+            # A pod set of no pods takes no part in its group.
             workers = max(group, key=lambda i: pod_sets[i].count)
+            for i in group:
+                if i != workers and not pod_sets[i].count:
+                    placed[i] = self.nowhere(pod_sets[i])
+            group = [i for i in group if i not in placed]
             leader = next((i for i in group if i != workers), None)
             if len(group) > 2 or (leader is not None and pod_sets[leader].count != 1):
                 return NoPlacement(
@@ -140,17 +149,18 @@ class _Trial:
         if tree is None:
             if workers.topology is not None or workers.bound_by_us or self.flavor not in self.world.flavors:
                 return NoPlacement(name, self.no_levels(), field="topologyRequest")
-            nowhere = Placement(workers.name, self.flavor, (), ())
-            return nowhere, nowhere if leader is None else replace(nowhere, pod_set=leader.name)
+            return self.nowhere(workers), self.nowhere(workers if leader is None else leader)
         try:
             wish = read_wish(workers.topology, tree.keys)
         except WishError as error:
             return NoPlacement(name, str(error), field=error.field)
         if self.replacement is not None and workers.name in self.replacement.current:
             return self.replace_lost(_Ask(tree, wish, workers, None, 0, name), self.replacement)
-        if workers.count < 0 or workers.count % wish.size:
+        if workers.count % wish.size:
             text = f"the number of pods, {workers.count}, is not a multiple of the slice size {wish.size}"
-            return NoPlacement(name, text if workers.count >= 0 else f"{workers.count} pods", field="count")
+            return NoPlacement(name, text, field="count")
+        if not workers.count:
+            return self.nowhere(workers), self.nowhere(workers)
         ask = _Ask(tree, wish, workers, leader, workers.count, name)
         scaled = self.scale(ask)
         if scaled is not None:
@@ -160,6 +170,11 @@ class _Trial:
             return leaves
         placement = self.charge(tree, workers, leaves.leaves, leaves.pods)
         return placement, placement if leader is None else self.charge_leader(tree, leader, leaves.leader)
+
+    def nowhere(self, pod_set: PodSetRequest) -> Placement:
+        """The placement of a pod set that has no pods to place, or whose places are not to be named."""
+        tree = self.world.tree(self.flavor, bound_by_us=pod_set.bound_by_us)
+        return Placement(pod_set.name, self.flavor, () if tree is None else tree.answer_levels, ())
 
     def no_levels(self) -> str:
         found = self.world.flavors.get(self.flavor)
@@ -177,7 +192,9 @@ class _Trial:
         key = tree.keys[wish.level]
         room = self.room(ask)
         if not room.present.any():
-            return NoPlacement(ask.name, f"no topology domains at level: {key}", level=key, needed=ask.count)
+            return NoPlacement(
+                ask.name, f"no topology domains at level: {key}", level=key, needed=ask.count // wish.size
+            )
         counts = count_up(tree, wish, room.pods, room.with_leader, room.leader, room.score)
         best_fit = wish.mode != "unconstrained" or not self.options.least_free_when_unconstrained
         search = Search(tree, counts, wish, ask.count // wish.size, ask.leader is not None, best_fit)
@@ -260,7 +277,7 @@ class _Trial:
         current = replacement.current[pod_set.name]
         kept = tuple(d for d in current.domains if d[0][-1:] != (replacement.unhealthy,))
         lost = sum(count for _, count in current.domains) - sum(count for _, count in kept)
-        if not lost or (replacement.lone_pod and self.options.keep_lone_pods):
+        if lost <= 0 or (replacement.lone_pod and self.options.keep_lone_pods):
             return current, current
         stale = self.missing(tree, kept)
         if stale is not None:

@@ -161,8 +161,9 @@ def below_slices(search: Search, level: int, filled: Filled, size: int) -> Leave
     Args:
         filled: domains of `level` with slices of `size` pods each.
     """
-    pods = filled.amounts * size
-    domains, leader = filled.domains, filled.leader
+    # From here on each domain keeps to itself, so those that got nothing are done with.
+    used = (filled.amounts > 0) | (filled.domains == filled.leader)
+    domains, pods, leader = filled.domains[used], filled.amounts[used] * size, filled.leader
     while level < len(search.tree.levels) - 1:
         divided = _divide(search, level, domains, pods, leader)
         if divided is None:

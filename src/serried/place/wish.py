@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from serried.api.kueue import PodSetTopologyRequest
+from serried.model.capacity import UNLIMITED
 
 Mode = Literal["required", "preferred", "unconstrained"]
 
@@ -120,8 +121,8 @@ def check_topology_request(request: PodSetTopologyRequest | None, levels: Sequen
 
 
 def _problems(request: PodSetTopologyRequest | None, levels: Sequence[str], count: int) -> Iterator[Problem]:
-    if count < 0:
-        yield Problem("count", str(count), "0 or more")
+    if not 0 <= count <= UNLIMITED:
+        yield Problem("count", str(count), f"0 to {UNLIMITED}")
     if request is None:
         return
     known = f"a level of the topology: {', '.join(levels)}" if levels else "nothing: the flavor has no topology"
