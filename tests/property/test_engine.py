@@ -316,6 +316,10 @@ class EngineStory(RuleBasedStateMachine):
         if not self.history:
             return
         self.dry()
+        for name in list(self.objects):
+            if self.engine._state.workloads[NS, name].place == "held":
+                self.delete(name)
+                self.dry()
         self.same_again()
         self.all_gone()
 

@@ -19,6 +19,10 @@ from serried.schedule.reasons import Reason
 from serried.schedule.state import ClusterQueueState, Holding, State
 from serried.schedule.workload import Order, misconfigured
 
+#: So many at the front of a queue are told when only the numbers of their reason have changed. Of the others the reason
+#: told last stays as it is (each new one is a write to the API); `explain` always has the numbers of the moment.
+_KEPT_CURRENT = 16
+
 
 class Admit(msgspec.Struct, frozen=True):
     """Write this admission to the Workload's status. The engine takes it for granted until it hears otherwise."""
@@ -132,9 +136,13 @@ def _park(state: State, queue: ClusterQueueState, order: Order, parked: Parked) 
     if Help.NODES in parked.helped_by:
         state.short_of_nodes[queue.name] = None
     for member in queue.pending.park(order, parked):
-        if not _held_back(queue, member):
-            queue.untold.pop(member, None)
-            state.tell((member[3], member[4]), parked.reason)
+        if _held_back(queue, member):
+            continue
+        queue.untold.pop(member, None)
+        key = (member[3], member[4])
+        told = state.workloads[key].told
+        if told is None or told.code != parked.reason.code or queue.pending.position(member) < _KEPT_CURRENT:
+            state.tell(key, parked.reason)
 
 
 def _tell_arrivals(state: State, queue: ClusterQueueState) -> None:

@@ -254,6 +254,13 @@ def _lacks_quota(
 
 def _holders(state: State, queue: str, cell: Cell) -> str:
     """Who holds most of a cell, in words."""
+    known = state.top_holders.setdefault(queue, {})
+    if cell not in known:
+        known[cell] = _top_holders(state, queue, cell)
+    return known[cell]
+
+
+def _top_holders(state: State, queue: str, cell: Cell) -> str:
     holding = []
     for key in state.holders.get(queue, ()):
         held = state.workloads[key].holding

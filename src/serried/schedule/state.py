@@ -120,6 +120,8 @@ class State:
         self.leads_to: dict[str, dict[Key, None]] = {}
         #: ClusterQueue → the workloads that hold its quota
         self.holders: dict[str, dict[Key, None]] = {}
+        #: who holds most of a cell, in words, until that changes; see `flavors`
+        self.top_holders: dict[str, dict[Cell, str]] = {}
         #: ClusterQueues in which somebody may be looked at
         self.awake: dict[str, None] = {}
         #: ClusterQueues in which somebody waits for nodes, and whether nodes have changed since
@@ -209,6 +211,7 @@ class State:
         """It has its quota and places; they are charged already."""
         record.place, record.holding, record.told = "held", holding, None
         self.holders.setdefault(holding.cluster_queue, {})[record.info.key] = None
+        self.top_holders.pop(holding.cluster_queue, None)
         for queue in (("", holding.cluster_queue), holding.local_queue):
             self.accounts.reserve(queue, holding.usage, 1)
             if holding.admitted:
@@ -222,6 +225,7 @@ class State:
         self.world.release(key)
         self.journal.commit()
         self.incomplete.pop(key, None)
+        self.top_holders.pop(holding.cluster_queue, None)
         holders = self.holders[holding.cluster_queue]
         del holders[key]
         if not holders:

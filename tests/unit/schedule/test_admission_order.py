@@ -170,6 +170,19 @@ def test_a_thousand_of_one_shape_cost_one_look() -> None:
     assert not given.dirty
 
 
+def test_far_back_in_the_queue_new_numbers_alone_are_not_worth_a_message() -> None:
+    given = cpus(100)
+    first = workload("first", cpu=60)
+    feed(given, first)
+    feed(given, workload("second", cpu=40, created=1))
+    for i in range(100):
+        feed(given, workload(f"w{i:02}", cpu=61 + i % 40, memory=0, created=2 + i))
+    assert len(given.cycle(at(0)).waits) == 100
+    feed(given, finished(first))
+    told = [wait.key[1] for wait in given.cycle(at(0)).waits]
+    assert told == [f"w{i:02}" for i in range(16)]
+
+
 class TestRetries:
     """Whoever waits is looked at again when, and only when, something changed that could help."""
 
