@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from serried.api.kueue import PodSetTopologyRequest
@@ -71,23 +70,29 @@ def read_wish(request: PodSetTopologyRequest | None, keys: Sequence[str]) -> Wis
         raise WishError(fields[0][1], "slice topology requested, but slice size not provided")
     if key not in keys:
         raise WishError(f"topologyRequest.{mode}", f"no requested topology level: {key}")
-    for i, (topology, _) in enumerate(layers):
-        if topology not in keys:
-            raise WishError(fields[i][0], f"no requested topology level for slices: {topology}")
     level = keys.index(key)
-    indexed = tuple((keys.index(topology), size) for topology, size in layers)
-    if indexed and indexed[0][0] < level:
-        raise WishError(fields[0][0], f"podset slice topology {layers[0][0]} is above the podset topology {key}")
+    indexed: list[tuple[int, int]] = []
     inner = [0] * len(keys)
-    for i, ((above, outer), (below, size)) in enumerate(pairwise(indexed), start=1):
-        if below <= above:
-            raise WishError(fields[i][0], f"podset slice topology {layers[i][0]} is not below {layers[i - 1][0]}")
-        if size <= 0 or outer % size:
-            raise WishError(fields[i][1], f"podset slice size {size} does not divide {outer}")
-        for here in range(above + 1, below + 1):
-            inner[here] = size
+    for i, (topology, size) in enumerate(layers):
+        if topology not in keys:
+            which = "additional slice layer" if i else "slices"
+            raise WishError(fields[i][0], f"no requested topology level for {which}: {topology}")
+        here = keys.index(topology)
+        if i == 0:
+            if here < level:
+                raise WishError(fields[0][0], f"podset slice topology {topology} is above the podset topology {key}")
+        else:
+            above, outer = indexed[-1]
+            if here <= above:
+                text = f"additional slice layer topology {topology} must be at a lower level than {keys[above]}"
+                raise WishError(fields[i][0], text)
+            if size <= 0 or outer % size:
+                text = f"additional slice layer size {size} must evenly divide parent layer size {outer}"
+                raise WishError(fields[i][1], text)
+            inner[above + 1 : here + 1] = [size] * (here - above)
+        indexed.append((here, size))
     slice_level, size = indexed[0] if indexed else (lowest, 1)
-    return Wish(mode, level, size, slice_level, indexed, tuple(inner))
+    return Wish(mode, level, size, slice_level, tuple(indexed), tuple(inner))
 
 
 def _mode(request: PodSetTopologyRequest | None, sliced: bool, keys: Sequence[str]) -> tuple[Mode, str]:
@@ -152,7 +157,8 @@ def _layer_problems(request: PodSetTopologyRequest, levels: Sequence[str], count
         else:
             here = levels.index(topology)
             if here < above or (i and here == above):
-                yield Problem(topology_field, topology, f"a level below {above_name}")
+                allowed = f"a level below {above_name}" if i else f"{above_name} or a level below it"
+                yield Problem(topology_field, topology, allowed)
             above, above_name = here, topology
         if size <= 0:
             yield Problem(size_field, str(size), "1 or more")
