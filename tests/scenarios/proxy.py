@@ -41,8 +41,11 @@ class BindingProxy:
         self.let_through = None
         self.halted.clear()
 
+    async def answered(self, bindings: int) -> bool:
+        """Whether that many bindings have been passed on and answered."""
+        return len(self.bindings) == bindings
+
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        assert self._http is not None
         body = await request.read()
         is_binding = request.method == "POST" and request.path.endswith("/binding")
         if is_binding and self.let_through is not None:
@@ -52,6 +55,13 @@ class BindingProxy:
             self._passed += 1
         if self.halted.is_set():
             raise web.HTTPBadGateway
+        try:
+            return await self._pass_on(request, body, is_binding=is_binding)
+        except ConnectionError as error:  # the asker has been killed
+            raise web.HTTPBadGateway from error
+
+    async def _pass_on(self, request: web.Request, body: bytes, *, is_binding: bool) -> web.StreamResponse:
+        assert self._http is not None
         headers = {k: v for k, v in request.headers.items() if k.lower() not in _DROPPED}
         async with self._http.request(
             request.method, self._upstream + request.raw_path, data=body or None, headers=headers, ssl=self._ssl

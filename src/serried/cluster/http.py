@@ -149,7 +149,12 @@ class HttpCluster:
         await self.close()
 
     async def close(self) -> None:
+        """Ends all requests and watches. Nothing is open any more when it returns."""
+        if isinstance(self._session.connector, aiohttp.TCPConnector):
+            # A polite end of TLS would outlive the event loop of whoever is in a hurry.
+            await self._session.connector.close(abort_ssl=True)
         await self._session.close()
+        await asyncio.sleep(0)  # transports give up their sockets in the next turn of the loop
 
     async def warm(self, connections: int) -> None:
         """Opens connections ahead, so that a burst of requests does not begin with as many TLS handshakes.
