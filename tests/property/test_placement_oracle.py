@@ -98,14 +98,14 @@ def _mode(mode: Any) -> Mode:
     return mode  # type: ignore[no-any-return]
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(leaves_and_request(balanced=False))
 def test_search_follows_the_rules(case: tuple[list[Leaf], Request]) -> None:
     leaves, request = case
     assert searched(leaves, request) == Oracle(leaves, request).place()
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(leaves_and_request(balanced=True))
 def test_balanced_follows_the_rules(case: tuple[list[Leaf], Request]) -> None:
     leaves, request = case

@@ -73,6 +73,8 @@ class Nodes:
         self.references: Ints = np.zeros(rows, dtype=np.int64)
         self._free: list[int] = list(range(rows - 1, -1, -1))
         self._without_node: set[int] = set()
+        #: row of a node that is gone → the labels it had
+        self._labels_before: dict[int, Mapping[str, str]] = {}
 
     def claim(self, name: str) -> int:
         """A row for a node of this name, which has none yet; `len(names)` doubles when all are taken."""
@@ -90,6 +92,7 @@ class Nodes:
         """Takes back the rows of nodes that are gone and that nothing refers to any more."""
         for row in [r for r in self._without_node if self.references[r] == 0]:
             self._without_node.remove(row)
+            self._labels_before.pop(row, None)
             del self.row_of[self.names[row]]
             self.names[row] = ""
             self._free.append(row)
@@ -109,6 +112,11 @@ class Nodes:
         node = self.seen[row]
         return {} if node is None else node.metadata.labels
 
+    def last_labels(self, row: int) -> Mapping[str, str]:
+        """The labels of a node, or those it had before it was gone."""
+        node = self.seen[row]
+        return self._labels_before.get(row, {}) if node is None else node.metadata.labels
+
     def put(self, row: int, node: Node | None) -> set[str]:
         """Sets or clears the node of a row. Returns the label keys whose value changed."""
         before = self.labels(row)
@@ -121,8 +129,10 @@ class Nodes:
             changed.add(NAME_FIELD)
             if node is None:
                 self._without_node.add(row)
+                self._labels_before[row] = before
             else:
                 self._without_node.discard(row)
+                self._labels_before.pop(row, None)
         if api_names.HOSTNAME in changed:
             self._set_hostname(row, before.get(api_names.HOSTNAME), after.get(api_names.HOSTNAME))
         self.seen[row] = node

@@ -245,7 +245,7 @@ class World:
         return changed
 
     def _count(self, pod: _BoundPod, sign: int) -> None:
-        """Charges a pod that no hold covers, or takes that back."""
+        """Charges a pod that no hold covers, or takes that back. One that has a workload would go with that."""
         pod.counted = sign > 0
         rows = np.array([pod.row])
         amount = amounts(pod.vector, np.ones(1, dtype=np.int64))
@@ -258,7 +258,7 @@ class World:
 
         In a domain larger than a host, the pod takes up one of the places that are expected to be filled.
         """
-        labels = self.nodes.labels(pod.row)
+        labels = self.nodes.last_labels(pod.row)
         for share in hold.shares:
             if pod.pod_set and share.pod_set != pod.pod_set:
                 continue
