@@ -22,6 +22,7 @@ import asyncio
 import logging
 import random
 import socket
+import weakref
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,6 +63,8 @@ PAGE = 500
 KEEP_ALIVE = 75.0
 #: The server gives up on a request after 60 seconds.
 ANSWER_TIMEOUT = 65.0
+#: Seconds that connections may take to end.
+CLOSE_TIMEOUT = 2.0
 CONNECT_TIMEOUT = 10.0
 #: Seconds the server is asked to keep a watch open: some minutes, so that watches opened together end apart.
 WATCH_SECONDS = (240, 480)
@@ -112,9 +115,10 @@ class HttpCluster:
         self._watch_slots = asyncio.Semaphore(watches)
         self._retries = retries
         self._codecs: dict[Resource[Any], Codec[Any]] = {}
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=concurrency + watches, keepalive_timeout=KEEP_ALIVE, socket_factory=_socket
+                limit=concurrency + watches, keepalive_timeout=KEEP_ALIVE, socket_factory=self._open_socket
             ),
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=ANSWER_TIMEOUT),
@@ -150,11 +154,16 @@ class HttpCluster:
 
     async def close(self) -> None:
         """Ends all requests and watches. Nothing is open any more when it returns."""
-        if isinstance(self._session.connector, aiohttp.TCPConnector):
-            # A polite end of TLS would outlive the event loop of whoever is in a hurry.
-            await self._session.connector.close(abort_ssl=True)
         await self._session.close()
-        await asyncio.sleep(0)  # transports give up their sockets in the next turn of the loop
+        # TLS says good-bye in turns of the loop; whoever is in a hurry to end the loop has to wait for it.
+        deadline = asyncio.get_running_loop().time() + CLOSE_TIMEOUT
+        while any(s.fileno() != -1 for s in self._sockets) and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+    def _open_socket(self, address: tuple[Any, ...]) -> socket.socket:
+        opened = _socket(address)
+        self._sockets.add(opened)
+        return opened
 
     async def warm(self, connections: int) -> None:
         """Opens connections ahead, so that a burst of requests does not begin with as many TLS handshakes.
