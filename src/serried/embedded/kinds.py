@@ -86,11 +86,8 @@ class Kind:
     def admit(self, obj: Json, context: Context) -> None:
         """What only happens at creation. Name and uid are set."""
 
-    def check(self, obj: Json, problems: Problems) -> None:
-        """Notes what is wrong with an object."""
-
-    def check_change(self, new: Json, old: Json, problems: Problems) -> None:
-        """Notes what may not change."""
+    def check(self, new: Json, old: Json | None, problems: Problems) -> None:
+        """Notes what is wrong with a new object, or a changed one (then `old` is what it was)."""
 
     def check_status(self, new: Json, old: Json, problems: Problems) -> None:
         """Notes what is wrong with a new status."""
@@ -115,9 +112,9 @@ class NodeKind(Kind):
         if not any(taint["key"] == NOT_READY and taint["effect"] == "NoSchedule" for taint in taints):
             taints.append({"key": NOT_READY, "effect": "NoSchedule"})
 
-    def check(self, obj: Json, problems: Problems) -> None:
-        validation.check_taints(obj["spec"].get("taints") or (), "metadata.taints", problems)
-        self._check_resources(obj, problems)
+    def check(self, new: Json, old: Json | None, problems: Problems) -> None:
+        validation.check_taints(new["spec"].get("taints") or (), "metadata.taints", problems)
+        self._check_resources(new, problems)
 
     def check_status(self, new: Json, old: Json, problems: Problems) -> None:
         self._check_resources(new, problems)
@@ -152,12 +149,10 @@ class PriorityClassKind(Kind):
         obj.setdefault("value", 0)
         obj.setdefault("preemptionPolicy", "PreemptLowerPriority")
 
-    def check(self, obj: Json, problems: Problems) -> None:
-        if obj["value"] > self.highest and not obj["metadata"]["name"].startswith("system-"):
+    def check(self, new: Json, old: Json | None, problems: Problems) -> None:
+        if new["value"] > self.highest and not new["metadata"]["name"].startswith("system-"):
             problems.forbidden("value", f"maximum allowed value of a user defined priority is {self.highest}")
-
-    def check_change(self, new: Json, old: Json, problems: Problems) -> None:
-        if new["value"] != old["value"]:
+        if old is not None and new["value"] != old["value"]:
             problems.forbidden("value", "may not be changed in an update.")
 
     def admit(self, obj: Json, context: Context) -> None:
@@ -181,9 +176,9 @@ class EventKind(Kind):
         *(f"involvedObject.{name}" for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion")),
     }
 
-    def check(self, obj: Json, problems: Problems) -> None:
-        about = (obj.get("involvedObject") or {}).get("namespace") or ""
-        namespace = obj["metadata"]["namespace"]
+    def check(self, new: Json, old: Json | None, problems: Problems) -> None:
+        about = (new.get("involvedObject") or {}).get("namespace") or ""
+        namespace = new["metadata"]["namespace"]
         if about not in (namespace, "") or (not about and namespace != "default"):
             problems.invalid("involvedObject.namespace", about, "does not match event.namespace")
 
@@ -192,8 +187,8 @@ class LeaseKind(Kind):
     def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
         obj.setdefault("spec", {})
 
-    def check(self, obj: Json, problems: Problems) -> None:
-        spec = obj["spec"]
+    def check(self, new: Json, old: Json | None, problems: Problems) -> None:
+        spec = new["spec"]
         for name in ("leaseDurationSeconds", "leaseTransitions"):
             value = spec.get(name)
             if value is not None and (value < 0 or (value == 0 and name == "leaseDurationSeconds")):
@@ -225,8 +220,11 @@ class CustomKind(Kind):
         self._schema.apply_sections(obj, sections, problems)
         obj.update(common)
 
-    def check_change(self, new: Json, old: Json, problems: Problems) -> None:
-        self._schema.compare(new, old, "", problems)
+    def check(self, new: Json, old: Json | None, problems: Problems) -> None:
+        self._schema.check_rules(new, old, "", problems)
+
+    def check_status(self, new: Json, old: Json, problems: Problems) -> None:
+        self._schema.check_rules(new, old, "", problems)
 
 
 def custom_kinds(resources: tuple[Resource[Any], ...]) -> list[Kind]:

@@ -1,8 +1,7 @@
 """Structural OpenAPI schemas of custom resources: what they fill in, drop and refuse.
 
 Does what an API server does with the schema of a CustomResourceDefinition: unknown fields are pruned, defaults filled
-in, and values checked, with the same words. Of the CEL rules only `self == oldSelf` (a field that cannot change) is
-evaluated; all others are left to the real server.
+in, and values checked, with the same words; its CEL rules are evaluated, too (`serried.embedded.rules`).
 """
 
 from __future__ import annotations
@@ -18,9 +17,7 @@ import msgspec
 
 from serried.embedded.patch import same
 from serried.embedded.problems import Problems
-
-#: The one CEL rule that is evaluated.
-IMMUTABLE = "self == oldSelf"
+from serried.embedded.rules import Rule, RuleError
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -53,7 +50,9 @@ class Schema:
     items: Schema | None = None
     unique_by: tuple[str, ...] | None = None
     checks: tuple[Callable[[Any, str, Problems], None], ...] = ()
-    immutable: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    #: whether there are rules here or below
+    has_rules: bool = False
     #: nothing below this node needs to be looked at
     opaque: bool = False
 
@@ -68,6 +67,10 @@ class Schema:
         kind = "" if int_or_string else source.get("type", "")
         is_open = bool(source.get("x-kubernetes-preserve-unknown-fields")) or additional is True
         below = Schema.read(additional) if isinstance(additional, Mapping) else None
+        rules = tuple(
+            Rule(each["rule"], each.get("message", "")) for each in source.get("x-kubernetes-validations", ())
+        )
+        item = Schema.read(items) if items else None
         return Schema(
             type=kind,
             nullable=bool(source.get("nullable")),
@@ -77,15 +80,12 @@ class Schema:
             required=tuple(source.get("required", ())),
             additional=below,
             open=is_open,
-            items=Schema.read(items) if items else None,
+            items=item,
             unique_by=_unique_by(source),
             checks=(*((_int_or_string,) if int_or_string else ()), *checks),
-            immutable=tuple(
-                rule.get("message", "")
-                for rule in source.get("x-kubernetes-validations", ())
-                if rule["rule"].strip() == IMMUTABLE
-            ),
-            opaque=is_open and not properties and not source.get("required") and not checks,
+            rules=rules,
+            has_rules=bool(rules) or any(node.has_rules for node in (*properties.values(), below, item) if node),
+            opaque=is_open and not properties and not source.get("required") and not checks and not rules,
         )
 
     def apply(self, value: Any, path: str, problems: Problems) -> None:
@@ -150,18 +150,32 @@ class Schema:
                     problems.duplicate(f"{path}[{index}]", text)
                 seen.add(text)
 
-    def compare(self, new: Any, old: Any, path: str, problems: Problems) -> None:
-        """Notes each field marked immutable that differs between an object and its earlier version.
+    def check_rules(self, value: Any, old: Any, path: str, problems: Problems) -> None:
+        """Notes which rules a value that satisfies the rest of the schema breaks; `old` is its earlier version or None.
 
-        Lists are not looked into: which item was which is not known for most of them.
+        Rules about a change hold for values that were there before, and for items of lists not at all: which item was
+        which is not known.
         """
-        for message in self.immutable:
-            if not same(new, old):
-                problems.invalid(path, new, message or "field is immutable")
-        if isinstance(new, dict) and isinstance(old, dict):
-            for name, node in self.properties.items():
-                if name in new and name in old and new[name] is not old[name]:
-                    node.compare(new[name], old[name], _join(path, name), problems)
+        for rule in self.rules:
+            if rule.is_transition and old is None:
+                continue
+            try:
+                if not rule.holds(value, old):
+                    problems.invalid(path, value, rule.message)
+            except RuleError as error:
+                problems.invalid(path, value, str(error))
+        if isinstance(value, dict):
+            before = old if isinstance(old, dict) else {}
+            for name, child in value.items():
+                node = self.properties.get(name) or self.additional
+                if node is not None and node.has_rules:
+                    known = name in self.properties
+                    node.check_rules(
+                        child, before.get(name), _join(path, name) if known else f"{path}[{name}]", problems
+                    )
+        elif isinstance(value, list) and self.items is not None and self.items.has_rules:
+            for index, item in enumerate(value):
+                self.items.check_rules(item, None, f"{path}[{index}]", problems)
 
 
 def _join(path: str, name: str) -> str:

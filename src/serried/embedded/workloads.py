@@ -88,10 +88,12 @@ class PodKind(Kind):
                 }
             ]
 
-    def check(self, obj: Json, problems: Problems) -> None:
-        validation.check_pod_spec(obj["spec"], "spec", problems)
+    def check(self, new: Json, old: Json | None, problems: Problems) -> None:
+        validation.check_pod_spec(new["spec"], "spec", problems)
+        if old is not None:
+            self._check_change(new, old, problems)
 
-    def check_change(self, new: Json, old: Json, problems: Problems) -> None:
+    def _check_change(self, new: Json, old: Json, problems: Problems) -> None:
         before, after = old["spec"], new["spec"]
         had = [gate["name"] for gate in before.get("schedulingGates") or ()]
         for index, gate in enumerate(after.get("schedulingGates") or ()):
@@ -222,8 +224,8 @@ class JobKind(Kind):
         selector = spec.get("selector") or {}
         spec["selector"] = {**selector, "matchLabels": {**(selector.get("matchLabels") or {}), CONTROLLER_UID: uid}}
 
-    def check(self, obj: Json, problems: Problems) -> None:
-        metadata, spec = obj["metadata"], obj["spec"]
+    def check(self, new: Json, old: Json | None, problems: Problems) -> None:
+        metadata, spec = new["metadata"], new["spec"]
         for name in ("parallelism", "completions", "backoffLimit"):
             value = spec.get(name)
             if value is not None and value < 0:
@@ -253,8 +255,10 @@ class JobKind(Kind):
             (template.get("metadata") or {}).get("annotations") or {}, "spec.template.annotations", problems
         )
         _check_template(template["spec"], problems)
+        if old is not None:
+            self._check_change(new, old, problems)
 
-    def check_change(self, new: Json, old: Json, problems: Problems) -> None:
+    def _check_change(self, new: Json, old: Json, problems: Problems) -> None:
         before, after = old["spec"], new["spec"]
         for name in ("selector", "completionMode", "managedBy", "podReplacementPolicy", "manualSelector"):
             if not same(before.get(name), after.get(name)):

@@ -99,7 +99,7 @@ class Writes:
         problems.check(resource, name)
         kind.admit(obj, self._context())
         validation.check_metadata(metadata, resource.namespaced, problems, kind.name_errors)
-        kind.check(obj, problems)
+        kind.check(obj, None, problems)
         problems.check(resource, name)
         if self._store.table(resource).get((metadata.get("namespace", ""), name)) is not None:
             raise AlreadyExists(409, "AlreadyExists", f'{qualified(resource)} "{name}" already exists')
@@ -206,8 +206,7 @@ class Writes:
         if changed and subresource == "status":
             kind.check_status(data, old.data, problems)
         elif changed:
-            kind.check(data, problems)
-            kind.check_change(data, old.data, problems)
+            kind.check(data, old.data, problems)
         problems.check(resource, name)
         if kind.has_generation and (changed - {"status"} if kind.has_status else changed):
             metadata["generation"] = old.metadata["generation"] + 1
