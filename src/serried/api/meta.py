@@ -11,8 +11,12 @@ from datetime import datetime
 import msgspec
 
 
-class Wire(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
-    """Base of all wire types: camelCase on the wire, defaults left out, unknown fields ignored."""
+class Wire(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=False):
+    """Base of all wire types: camelCase on the wire, defaults left out, unknown fields ignored.
+
+    The garbage collector does not look at them: they are trees, never part of a cycle, and there are so many
+    that looking would cost several times what decoding does.
+    """
 
 
 class OwnerReference(Wire):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast, get_args
 
 import msgspec
 
@@ -28,7 +28,8 @@ T = TypeVar("T", bound=Object)
 #: What msgspec raises on bytes that are not what they should be. Nesting beyond its limit is a RecursionError.
 UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
-_EVENT_TYPES = ("ADDED", "MODIFIED", "DELETED", "BOOKMARK")
+_Told = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+_EVENT_TYPES: tuple[str, ...] = get_args(_Told)
 
 
 class ListMeta(Wire):
@@ -122,10 +123,10 @@ class Codec(Generic[T]):
             pass
         else:
             if event.type in _EVENT_TYPES:
-                return WatchEvent(cast(Literal["ADDED"], event.type), event.object)
+                return WatchEvent(cast("_Told", event.type), event.object)
         raw = _raw_event.decode(line)
         if raw.type in _EVENT_TYPES:
-            return WatchEvent(cast(Literal["ADDED"], raw.type), self._either(raw.object))
+            return WatchEvent(cast("_Told", raw.type), self._either(raw.object))
         raise failure(0, bytes(raw.object), "watch")
 
     def _either(self, raw: msgspec.Raw) -> T | Malformed:

@@ -306,7 +306,9 @@ async def test_malformed_items_are_set_apart(cluster: HttpCluster, server: ApiSe
 # --- Concurrency
 
 
-async def test_requests_in_flight_are_bounded_and_watches_come_on_top(server: ApiServer, tmp_path: Path) -> None:
+async def test_requests_in_flight_are_bounded_and_watches_have_their_own_room(
+    server: ApiServer, tmp_path: Path
+) -> None:
     flying = most = 0
 
     async def slow(_request: web.Request) -> web.StreamResponse:
@@ -325,6 +327,8 @@ async def test_requests_in_flight_are_bounded_and_watches_come_on_top(server: Ap
             async with aclosing(cluster.watch(PODS, resource_version="1")) as events:
                 await anext(events)
 
+        await asyncio.gather(*(cluster.get(PODS, "a", "default") for _ in range(20)))
+        assert most == 4
         watching = [asyncio.create_task(watch()) for _ in range(6)]
         streams = [await server.watch() for _ in range(6)]
         await asyncio.gather(*(cluster.get(PODS, "a", "default") for _ in range(20)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serried.api.core import Pod
@@ -50,6 +50,7 @@ def names(events: list[WatchEvent[Pod]]) -> list[tuple[str, str]]:
     return [(event.type, event.object.metadata.name) for event in events]
 
 
+@settings(deadline=None)
 @given(lines=st.lists(st.binary(min_size=1).filter(lambda some: b"\n" not in some)), cuts=st.lists(st.integers(0, 200)))
 def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], cuts: list[int]) -> None:
     whole = b"".join(line + b"\n" for line in lines) + b"unfinished"

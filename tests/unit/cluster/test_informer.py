@@ -15,7 +15,7 @@ from serried.cluster import informer
 from serried.cluster.http import HttpCluster
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import Malformed
-from tests.unit.cluster.server import PATIENCE, Answer, ApiServer, Stream, hang_up, obj, page, refuse
+from tests.unit.cluster.server import PATIENCE, Answer, ApiServer, Stream, obj, page, refuse
 
 
 class Follower:
@@ -172,7 +172,8 @@ async def test_trouble_of_any_kind_is_outlived_and_told_once(
 ) -> None:
     caplog.set_level(logging.INFO, "serried.cluster.informer")
     forbidden = refuse(403, "Forbidden", "pods is forbidden")
-    server.watch_answers = [forbidden, forbidden, hang_up, forbidden, hang_up, hang_up]
+    busy = refuse(503)
+    server.watch_answers = [forbidden, forbidden, busy, forbidden, busy, busy]
     server.answers = [refuse(500), refuse(500), refuse(403, "Forbidden", "listing is forbidden"), page(version=7)]
     follower.informer.start()
     async with asyncio.timeout(PATIENCE):
