@@ -35,7 +35,7 @@ imports: setup ## Check that imports point downward only
 
 # The control plane's programs are built before pytest starts, so that its progress is seen and no test waits for it.
 test: lint types imports ## All checks and all tests, on the embedded cluster and on a real control plane
-	KUBEBUILDER_ASSETS="$$($(PY) -m tools.controlplane path)" $(PY) -m pytest $(PYTEST_ARGS)
+	assets="$$($(PY) -m tools.controlplane path)" && KUBEBUILDER_ASSETS="$$assets" $(PY) -m pytest $(PYTEST_ARGS)
 
 format: setup ## Rewrite the sources in the project's format
 	$(PY) -m ruff check --fix .

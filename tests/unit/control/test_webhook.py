@@ -1,0 +1,100 @@
+"""The webhook's answers, and its registration."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from serried.api import names
+from serried.api.resources import JOBS, MUTATING_WEBHOOKS, PODS, Resource
+from serried.cluster.protocol import AlreadyExists
+from serried.control import webhook
+from serried.control.config import Webhook
+from serried.embedded.server import EmbeddedCluster
+
+
+def admission_review(operation: str = "CREATE") -> bytes:
+    job = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {"template": {"spec": {}}}}
+    return msgspec.json.encode({"request": {"uid": "u", "operation": operation, "object": job}})
+
+
+def operations(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    patch: list[dict[str, Any]] = msgspec.json.decode(base64.b64decode(answer["response"]["patch"]))
+    return patch
+
+
+def test_a_queued_job_is_suspended_and_claimed() -> None:
+    answer = webhook.review(admission_review(), bind=True)
+    assert (answer["response"]["uid"], answer["response"]["allowed"]) == ("u", True)
+    assert [o["path"] for o in operations(answer)] == ["/spec/suspend", "/spec/template/spec/schedulerName"]
+    assert [o["path"] for o in operations(webhook.review(admission_review(), bind=False))] == ["/spec/suspend"]
+
+
+def test_later_changes_pass_untouched() -> None:
+    assert "patch" not in webhook.review(admission_review("UPDATE"), bind=True)["response"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"request": {"uid": 3}}'])
+def test_what_is_no_review_is_refused(body: bytes) -> None:
+    with pytest.raises(msgspec.MsgspecError):
+        webhook.review(body, bind=True)
+
+
+def test_the_registration_leads_to_the_service_or_the_url() -> None:
+    def client(config: Webhook) -> dict[str, Any]:
+        found: dict[str, Any] = webhook.registration(config, b"ca", "https://127.0.0.1:1")["webhooks"][0][
+            "clientConfig"
+        ]
+        return found
+
+    assert client(Webhook())["url"] == "https://127.0.0.1:1/mutate-batch-v1-job"
+    assert client(Webhook(url="https://hook.example/"))["url"] == "https://hook.example/mutate-batch-v1-job"
+    service = client(Webhook(service="serried", namespace="ns"))
+    assert service["service"] == {"name": "serried", "namespace": "ns", "path": "/mutate-batch-v1-job"}
+    assert "url" not in service
+
+
+class Registry(EmbeddedCluster):
+    """Keeps the registration of the webhook, as the real server does."""
+
+    registered: dict[str, Any] | None = None
+
+    async def create(self, resource: Resource[Any], obj: Any, namespace: str = "") -> Any:
+        assert resource is MUTATING_WEBHOOKS
+        if self.registered is not None:
+            raise AlreadyExists(409, "AlreadyExists", "it is there")
+        self.registered = obj
+
+    async def patch(self, resource: Resource[Any], name: str, namespace: str = "", **change: Any) -> Any:
+        assert (resource, name) == (MUTATING_WEBHOOKS, "serried")
+        self.registered = {**(self.registered or {}), **change["patch"]}
+
+
+async def test_it_serves_over_tls_with_the_authority_it_registers() -> None:
+    cluster = Registry()
+    for _ in range(2):  # the second start finds the registration of the first, with another port and authority
+        async with webhook.serve(cluster, Webhook(host="127.0.0.1", port=0), bind=True) as port:
+            assert cluster.registered is not None
+            client = cluster.registered["webhooks"][0]["clientConfig"]
+            assert client["url"] == f"https://127.0.0.1:{port}{webhook.PATH}"
+            trust = ssl.create_default_context(cadata=base64.b64decode(client["caBundle"]).decode())
+            async with aiohttp.ClientSession() as http:
+                async with http.post(client["url"], data=admission_review(), ssl=trust) as answer:
+                    assert answer.status == 200
+                    assert len(operations(msgspec.json.decode(await answer.read()))) == 2
+                async with http.post(client["url"], data=b"nonsense", ssl=trust) as answer:
+                    assert answer.status == 400
+
+
+def test_in_process_it_changes_jobs_and_nothing_else() -> None:
+    job = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {"template": {"spec": {}}}}
+    webhook.in_process(JOBS, "CREATE", job)
+    assert job["spec"] == {"suspend": True, "template": {"spec": {"schedulerName": "serried"}}}
+    pod: dict[str, Any] = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {}}
+    webhook.in_process(PODS, "CREATE", pod)
+    assert pod["spec"] == {}
