@@ -16,7 +16,7 @@ from serried.api.names import POD_SET, WORKLOAD
 from serried.api.quantity import resource_value
 from serried.quota.limits import Cell, read_limits
 from serried.schedule.engine import Engine
-from serried.schedule.flavors import Fit, choose
+from serried.schedule.nominate import nominate
 from tests.unit.schedule.objects import (
     BLOCK,
     GPU,
@@ -335,11 +335,10 @@ class EngineStory(RuleBasedStateMachine):
             if record.place != "queued":
                 continue
             queue = state.cluster_queues[record.cluster_queue]
-            outcome = choose(state, queue, record.info)
-            state.journal.rollback(0)
+            outcome = nominate(state, queue, record.info, at(100))
             holder = queue.pending.holder()
             held_back = holder is not None and holder < record.info.order
-            assert held_back or not isinstance(outcome, Fit), f"{record.info.key} waits for nothing"
+            assert held_back or not outcome.fits, f"{record.info.key} waits for nothing"
             assert record.told is not None, f"{record.info.key} was never told why it waits"
 
     def same_again(self) -> None:

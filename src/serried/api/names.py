@@ -10,6 +10,8 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 # Labels and annotations on jobs
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
+GROUP_WORKLOAD: Final = "kueue.x-k8s.io/is-group-workload"
+PRIORITY_BOOST: Final = "kueue.x-k8s.io/priority-boost"
 MAX_EXEC_TIME: Final = "kueue.x-k8s.io/max-exec-time-seconds"
 PREBUILT_WORKLOAD: Final = "kueue.x-k8s.io/prebuilt-workload-name"
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
@@ -82,6 +84,38 @@ class QueueReason:
     ADMISSION_CHECK_NOT_FOUND: Final = "AdmissionCheckNotFound"
     MISCONFIGURED: Final = "Misconfigured"
     TERMINATING: Final = "Terminating"
+    COHORT_CYCLE: Final = "CohortCycle"
+    ADMISSION_CHECK_INACTIVE: Final = "AdmissionCheckInactive"
+
+
+class PreemptedReason:
+    """Reasons of the condition Preempted."""
+
+    IN_CLUSTER_QUEUE: Final = "InClusterQueue"
+    RECLAMATION: Final = "InCohortReclamation"
+    FAIR_SHARING: Final = "InCohortFairSharing"
+    RECLAIM_WHILE_BORROWING: Final = "InCohortReclaimWhileBorrowing"
+
+
+class EvictedReason:
+    """Reasons of the condition Evicted."""
+
+    PREEMPTED: Final = "Preempted"
+    NODE_FAILURES: Final = "NodeFailures"
+    ADMISSION_CHECK: Final = "AdmissionCheck"
+    PODS_READY_TIMEOUT: Final = "PodsReadyTimeout"
+    CLUSTER_QUEUE_STOPPED: Final = "ClusterQueueStopped"
+    LOCAL_QUEUE_STOPPED: Final = "LocalQueueStopped"
+    DEACTIVATED: Final = "Deactivated"
+
+
+class CheckState:
+    """States of an admission check of a workload."""
+
+    PENDING: Final = "Pending"
+    READY: Final = "Ready"
+    RETRY: Final = "Retry"
+    REJECTED: Final = "Rejected"
 
 
 class PodGroupPhase:

@@ -283,7 +283,20 @@ class World:
             add(self.capacity.free, share.vector, rows, amounts(share.vector, np.array([now])), -1)
             self.nodes.references[row] += (now > 0) - (before > 0)
 
+    def has_pods(self, workload: Key) -> bool:
+        """Whether any pod of a workload is still on a node."""
+        return bool(self._pods_of.get(workload))
+
     # --- holds
+
+    def overdrawn(self, key: Key) -> bool:
+        """Whether something that a workload's hold takes is less than nothing on some node where it takes it."""
+        free = self.capacity.free
+        for share in self._holds[key].shares:
+            rows, _ = share.rows_and_counts()
+            if len(rows) and bool((free[share.vector.index[:, None], rows[None, :]] < 0).any()):
+                return True
+        return False
 
     def hold(self, key: Key, placements: Sequence[Placement], pod_sets: Sequence[PodSetRequest]) -> list[str]:
         """Charges a workload's placements, instead of what it held before. Goes through the journal.

@@ -1,12 +1,16 @@
-"""Who uses how much of what: usage cells per ClusterQueue, and whether more fits."""
+"""Who uses how much of what: usage cells per ClusterQueue in the tree of cohorts, and whether more fits."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 from serried.model.journal import Journal
 from serried.quota.limits import Cell, Limits
+from serried.quota.tree import Node
+
+_ONE = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,7 @@ class Shortage:
 
     @property
     def missing(self) -> int:
-        return self.requested - self.available
+        return self.before + self.requested - self.available
 
     @property
     def never(self) -> bool:
@@ -32,7 +36,7 @@ class Shortage:
 
 
 class Ledger:
-    """Usage per (ClusterQueue, flavor, resource) against its limits.
+    """Usage per (ClusterQueue, flavor, resource) in the tree of cohorts, against the limits of all of its nodes.
 
     Charging and refunding go through the journal. Limits are the administrator's: an edit may leave usage above them,
     and then nothing more fits until enough is refunded. Usage outlives its queue, so that a ClusterQueue that is
@@ -41,15 +45,95 @@ class Ledger:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._limits: dict[str, Limits] = {}
-        #: only cells in use: values > 0
+        #: queue → limits, name of its cohort ("": none), weight
+        self._queues: dict[str, tuple[Limits, str, Fraction]] = {}
+        #: cohort → limits, name of its parent ("": none), weight
+        self._cohorts: dict[str, tuple[Limits, str, Fraction]] = {}
+        #: queue → cells in use: values > 0
         self._usage: dict[str, dict[Cell, int]] = {}
+        self._nodes: dict[tuple[bool, str], Node] = {}
+        #: definitions have changed since the tree was built
+        self._stale = False
 
-    def set_limits(self, queue: str, limits: Limits) -> None:
-        self._limits[queue] = limits
+    # --- what administrators say
+
+    def set_limits(self, queue: str, limits: Limits, cohort: str = "", weight: Fraction = _ONE) -> None:
+        self._stale |= self._queues.get(queue) != (limits, cohort, weight)
+        self._queues[queue] = (limits, cohort, weight)
 
     def remove_limits(self, queue: str) -> None:
-        self._limits.pop(queue, None)
+        self._stale |= self._queues.pop(queue, None) is not None
+
+    def set_cohort(self, name: str, limits: Limits, parent: str = "", weight: Fraction = _ONE) -> None:
+        self._stale |= self._cohorts.get(name) != (limits, parent, weight)
+        self._cohorts[name] = (limits, parent, weight)
+
+    def remove_cohort(self, name: str) -> None:
+        """As long as anything names it, it still exists: without quota, and without a parent."""
+        self._stale |= self._cohorts.pop(name, None) is not None
+
+    def cycle_above(self, cohort: str) -> list[str]:
+        """The cohorts that are each other's ancestors in a circle at or above this one; [] when there is none."""
+        seen: list[str] = []
+        while cohort:
+            if cohort in seen:
+                return seen[seen.index(cohort) :]
+            seen.append(cohort)
+            cohort = self._cohorts[cohort][1] if cohort in self._cohorts else ""
+        return []
+
+    # --- the tree
+
+    def queue(self, name: str) -> Node:
+        """The node of a ClusterQueue; of one that is not there, one without quota."""
+        self._settle()
+        return self._nodes.get((True, name)) or self._lone(name)
+
+    def cohort(self, name: str) -> Node | None:
+        """The node of a Cohort, if it is defined or anything names it."""
+        self._settle()
+        return self._nodes.get((False, name))
+
+    def cohorts(self) -> list[Node]:
+        self._settle()
+        return [node for node in self._nodes.values() if not node.is_queue]
+
+    def tree_of(self, queue: str) -> str:
+        """A name that is the same for all ClusterQueues that can lend to each other."""
+        root = self.queue(queue).root
+        return f"{'queue' if root.is_queue else 'cohort'} {root.name}"
+
+    def _lone(self, name: str) -> Node:
+        node = Node(name, True, Limits(), usage=self._usage.setdefault(name, {}))
+        self._nodes[True, name] = node
+        return node
+
+    def _settle(self) -> None:
+        if not self._stale:
+            return
+        self._stale = False
+        nodes: dict[tuple[bool, str], Node] = {}
+        for name, (limits, _, weight) in self._cohorts.items():
+            nodes[False, name] = Node(name, False, limits, weight)
+        for name, (limits, _, weight) in self._queues.items():
+            nodes[True, name] = Node(name, True, limits, weight, usage=self._usage.setdefault(name, {}))
+        for is_queue, definitions in ((False, self._cohorts), (True, self._queues)):
+            for name, (_, above, _) in definitions.items():
+                if not above or (not is_queue and name in self.cycle_above(name)):
+                    # In a circle nothing is above anything: its queues are told, and admit nothing.
+                    continue
+                parent = nodes.setdefault((False, above), Node(above, False, Limits()))
+                nodes[is_queue, name].parent = parent
+                parent.children.append(nodes[is_queue, name])
+        for name, cells in self._usage.items():
+            if (True, name) not in nodes:
+                nodes[True, name] = Node(name, True, Limits(), usage=cells)
+        self._nodes = nodes
+        for node in list(nodes.values()):
+            if node.parent is None:
+                _settle_below(node)
+
+    # --- usage
 
     def usage(self, queue: str) -> Mapping[Cell, int]:
         """The cells in use, including those the queue no longer declares."""
@@ -57,27 +141,16 @@ class Ledger:
 
     def maximum(self, queue: str, cell: Cell) -> int:
         """The most the cell can hold when nobody else uses anything."""
-        limits = self._limits.get(queue)
-        return limits.nominal.get(cell, 0) if limits else 0
+        return self.queue(queue).potential(cell)
 
     def available(self, queue: str, cell: Cell) -> int:
         """What may still be charged; below zero if usage exceeds the limits."""
-        return self.maximum(queue, cell) - self.usage(queue).get(cell, 0)
+        return self.queue(queue).available(cell)
 
-    def shortages(self, queue: str, amounts: Mapping[Cell, int], before: Mapping[Cell, int]) -> list[Shortage]:
-        """The cells that do not hold `amounts`, in the order given. Nothing asked for always fits.
-
-        Args:
-            queue: name of the ClusterQueue.
-            amounts: what is to be charged.
-            before: what the same workload has charged already; it is in the usage, too.
-        """
-        short = []
-        for cell, amount in amounts.items():
-            available = self.available(queue, cell)
-            if amount > 0 and amount > available:
-                short.append(Shortage(cell, amount, before.get(cell, 0), available, self.maximum(queue, cell)))
-        return short
+    def fits(self, queue: str, amounts: Mapping[Cell, int]) -> bool:
+        """Whether all of it may be charged. Nothing asked for always fits."""
+        node = self.queue(queue)
+        return all(amount <= 0 or amount <= node.available(cell) for cell, amount in amounts.items())
 
     def charge(self, queue: str, amounts: Mapping[Cell, int]) -> None:
         """Adds to the usage, whether it fits or not (what runs, runs)."""
@@ -88,15 +161,20 @@ class Ledger:
         self._add(queue, amounts, -1)
 
     def _add(self, queue: str, amounts: Mapping[Cell, int], sign: int) -> None:
-        cells = self._usage.setdefault(queue, {})
-        old = {cell: cells.get(cell, 0) for cell in amounts}
-        self._journal.record(lambda: _restore(cells, old))
-        _restore(cells, {cell: old[cell] + sign * amount for cell, amount in amounts.items()})
+        node = self.queue(queue)
+        self._journal.record(lambda: _add(node, amounts, -sign))
+        _add(node, amounts, sign)
 
 
-def _restore(cells: dict[Cell, int], values: Mapping[Cell, int]) -> None:
-    for cell, value in values.items():
-        if value:
-            cells[cell] = value
-        else:
-            cells.pop(cell, None)
+def _add(node: Node, amounts: Mapping[Cell, int], sign: int) -> None:
+    for cell, amount in amounts.items():
+        node.add(cell, sign * amount)
+
+
+def _settle_below(node: Node) -> None:
+    """Settles a node after everything below it, however deep."""
+    order = [node]
+    for found in order:
+        order += found.children
+    for found in reversed(order):
+        found.settle()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from serried.api.kueue import ClusterQueueSpec, ResourceFlavor, ResourceQuota
+from serried.api.core import Quantity
+from serried.api.kueue import ClusterQueueSpec, CohortSpec, ResourceFlavor
 from serried.api.names import QueueReason
 from serried.api.quantity import QuantityError, resource_value
 
@@ -28,6 +29,10 @@ class Limits:
     groups: tuple[Group, ...] = ()
     #: in the order of the spec; the cells of the status, too
     nominal: Mapping[Cell, int] = field(default_factory=dict)
+    #: cells that may go only so far beyond nominal; the others as far as the cohort has any
+    borrowing: Mapping[Cell, int] = field(default_factory=dict)
+    #: cells of which only so much of nominal may be used by others; of the others, all
+    lending: Mapping[Cell, int] = field(default_factory=dict)
 
     def group_of(self, resource: str) -> Group | None:
         """The group that covers the resource; None: this queue has no quota for it."""
@@ -49,8 +54,8 @@ class QueueProblem:
     allowed: str = ""
 
 
-def read_limits(spec: ClusterQueueSpec) -> tuple[Limits, list[QueueProblem]]:
-    """The quota of a spec and what is wrong with it.
+def read_limits(spec: ClusterQueueSpec | CohortSpec) -> tuple[Limits, list[QueueProblem]]:
+    """The quota of a spec, of a ClusterQueue or of a Cohort, and what is wrong with it.
 
     The rules are those of Kueue: a resource and a flavor each belong to one group, every flavor of a group has a quota
     for every resource the group covers and for no other, quotas are quantities >= 0. With problems the limits hold
@@ -59,6 +64,7 @@ def read_limits(spec: ClusterQueueSpec) -> tuple[Limits, list[QueueProblem]]:
     problems: list[QueueProblem] = []
     groups: list[Group] = []
     nominal: dict[Cell, int] = {}
+    limits: dict[str, dict[Cell, int]] = {"borrowingLimit": {}, "lendingLimit": {}}
     seen_resources: dict[str, str] = {}
     seen_flavors: dict[str, str] = {}
     for i, group in enumerate(spec.resource_groups):
@@ -75,14 +81,18 @@ def read_limits(spec: ClusterQueueSpec) -> tuple[Limits, list[QueueProblem]]:
                     listed = ", ".join(group.covered_resources)
                     _misconfigured(problems, f"{where}.name", quota.name, f"one of {path}.coveredResources: {listed}")
                     continue
-                nominal[flavor.name, quota.name] = _nominal(problems, quota, f"{where}.nominalQuota")
+                cell = (flavor.name, quota.name)
+                nominal[cell] = _amount(problems, quota.name, quota.nominal_quota, f"{where}.nominalQuota")
+                for name, given in (("borrowingLimit", quota.borrowing_limit), ("lendingLimit", quota.lending_limit)):
+                    if given is not None:
+                        limits[name][cell] = _amount(problems, quota.name, given, f"{where}.{name}")
             missing = [r for r in group.covered_resources if r not in {q.name for q in flavor.resources}]
             if missing:
                 found = ", ".join(q.name for q in flavor.resources) or "nothing"
                 allowed = f"one entry for each of {path}.coveredResources, so also for {', '.join(missing)}"
                 _misconfigured(problems, f"{at}.resources", found, allowed)
         groups.append(Group(tuple(group.covered_resources), tuple(f.name for f in group.flavors)))
-    return Limits(tuple(groups), nominal), problems
+    return Limits(tuple(groups), nominal, limits["borrowingLimit"], limits["lendingLimit"]), problems
 
 
 def missing_references(
@@ -110,14 +120,14 @@ def _once(problems: list[QueueProblem], seen: dict[str, str], name: str, path: s
         _misconfigured(problems, path, name, f"a name that is not in the queue yet ({first} has it already)")
 
 
-def _nominal(problems: list[QueueProblem], quota: ResourceQuota, path: str) -> int:
+def _amount(problems: list[QueueProblem], resource: str, quantity: Quantity, path: str) -> int:
     try:
-        amount = resource_value(quota.name, quota.nominal_quota)
+        amount = resource_value(resource, quantity)
     except QuantityError as error:
-        _misconfigured(problems, path, str(quota.nominal_quota), f"a quantity >= 0 ({error})")
+        _misconfigured(problems, path, str(quantity), f"a quantity >= 0 ({error})")
         return 0
     if amount < 0:
-        _misconfigured(problems, path, str(quota.nominal_quota), "a quantity >= 0")
+        _misconfigured(problems, path, str(quantity), "a quantity >= 0")
         return 0
     return amount
 

@@ -63,15 +63,20 @@ class Accounts:
             del self._accounts[queue]
 
 
-def flavor_usage(declared: Mapping[Cell, int], amounts: Mapping[Cell, int], *, borrows: bool) -> list[FlavorUsage]:
+def flavor_usage(
+    declared: Mapping[Cell, int], amounts: Mapping[Cell, int], *, borrows: bool, in_cohort: bool = False
+) -> list[FlavorUsage]:
     """Amounts as a status shows them: every declared cell, zeros too, in the order of the spec.
 
-    `borrows`: whether the status has a field for what is borrowed (a LocalQueue's has not).
+    `borrows`: whether the status has a field for what is borrowed (a LocalQueue's has not). `in_cohort`: whether what is
+    beyond the quota declared is borrowed from others; alone, there is nobody to borrow from.
     """
     flavors: dict[str, list[ResourceUsage]] = {}
     for flavor, resource in declared:
         total = format_quantity(resource, amounts.get((flavor, resource), 0))
-        flavors.setdefault(flavor, []).append(ResourceUsage(name=resource, total=total, borrowed="0" if borrows else 0))
+        over = max(0, amounts.get((flavor, resource), 0) - declared[flavor, resource]) if in_cohort else 0
+        borrowed = format_quantity(resource, over) if borrows else 0
+        flavors.setdefault(flavor, []).append(ResourceUsage(name=resource, total=total, borrowed=borrowed))
     return [FlavorUsage(name=name, resources=resources) for name, resources in flavors.items()]
 
 

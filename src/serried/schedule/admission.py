@@ -2,52 +2,92 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from serried.api.assignment import AssignmentError, decode, encode
-from serried.api.kueue import Admission, PodSetAssignment, Workload
-from serried.api.meta import condition_is
-from serried.api.names import WorkloadCondition
+from serried.api.kueue import Admission, AdmissionCheckState, PodSetAssignment, Workload
+from serried.api.meta import condition_is, find_condition
+from serried.api.names import CheckState, WorkloadCondition
 from serried.api.quantity import QuantityError, format_quantity, resource_value
 from serried.model.placement import Placement
 from serried.quota.limits import Cell
-from serried.schedule.flavors import Fit
-from serried.schedule.state import Holding, State
-from serried.schedule.workload import WorkloadInfo, total_requests
+from serried.schedule.nominate import Nomination
+from serried.schedule.state import ClusterQueueState, Holding, Record, State
+from serried.schedule.workload import WorkloadInfo
+
+#: The controller of admission checks that make nodes.
+_PROVISIONING = "kueue.x-k8s.io/provisioning-request"
 
 
-def to_holding(info: WorkloadInfo, cluster_queue: str, fit: Fit) -> Holding:
-    """What the workload holds once it is admitted as decided.
+@dataclass(frozen=True)
+class Grant:
+    """What a workload holds from now on, and how that has come about."""
+
+    holding: Holding
+    checks: tuple[AdmissionCheckState, ...] = ()
+    kind: Literal["new", "topology", "replacement", "checks"] = "new"
+
+
+def required_checks(state: State, queue: ClusterQueueState, flavors: Collection[str]) -> list[str]:
+    """The admission checks that a workload with these flavors has to pass, in the order of the spec."""
+    strategy = queue.spec.admission_checks_strategy
+    rules = strategy.admission_checks if strategy is not None else []
+    return [rule.name for rule in rules if not rule.on_flavors or not set(rule.on_flavors).isdisjoint(flavors)]
+
+
+def delays_places(state: State, checks: Iterable[str]) -> bool:
+    """Whether nodes may still be made for the workload, so that places can be named only when its checks are ready."""
+    return any(c in state.checks and state.checks[c].spec.controller_name == _PROVISIONING for c in checks)
+
+
+def to_holding(state: State, record: Record, queue: ClusterQueueState, found: Nomination) -> Grant:
+    """What the workload holds once it gets what was found for it.
 
     Raises:
         AssignmentError: the placement cannot be written as a topologyAssignment.
     """
-    placed = {p.pod_set: p for p in fit.placements}
+    info = record.info
+    used = [c.flavor for p in found.assignment.pod_sets for c in p.flavors.values()]
+    checks = required_checks(state, queue, used)
+    delayed = delays_places(state, checks)
+    by_name = {p.pod_set.name: p for p in found.assignment.pod_sets}
     assignments = []
-    for pod_set, flavors in zip(info.pod_sets, fit.flavors, strict=True):
-        totals = total_requests(pod_set)
-        placement = placed.get(pod_set.name)
+    placements = []
+    for pod_set in found.pod_sets:
+        choice = by_name[pod_set.name]
+        placement = choice.placement if not delayed else None
+        if placement is not None:
+            placements.append(placement)
         assignments.append(
             PodSetAssignment(
                 name=pod_set.name,
-                flavors=dict(flavors),
-                resource_usage={r: format_quantity(r, totals.get(r, 0)) for r in flavors},
+                flavors={r: c.flavor for r, c in choice.flavors.items()},
+                resource_usage={r: format_quantity(r, choice.requests.get(r, 0)) for r in choice.flavors},
                 count=pod_set.count,
                 topology_assignment=encode(placement.levels, placement.domains)
-                if placement and placement.levels
+                if placement is not None and placement.levels
                 else None,
+                delayed_topology_request="Pending" if delayed and choice.placement is not None else None,
             )
         )
-    return Holding(
-        cluster_queue=cluster_queue,
+    ready = all(record.checks.get(check) == CheckState.READY for check in checks)
+    waits = any(a.delayed_topology_request for a in assignments)
+    states = tuple(
+        AdmissionCheckState(name=check, state=record.checks.get(check, CheckState.PENDING)) for check in checks
+    )
+    holding = Holding(
+        cluster_queue=queue.name,
         local_queue=info.queue,
-        usage=fit.usage,
-        placements=fit.placements,
-        pod_sets=info.pod_sets,
-        admission=Admission(cluster_queue=cluster_queue, pod_set_assignments=assignments),
-        admitted=True,
+        usage=dict(found.assignment.usage),
+        placements=tuple(placements),
+        pod_sets=found.pod_sets,
+        admission=Admission(cluster_queue=queue.name, pod_set_assignments=assignments),
+        admitted=ready and not waits,
         confirmed=False,
     )
+    return Grant(holding, states)
 
 
 def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding:
@@ -57,6 +97,7 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding
     """
     admission = workload.status.admission
     assert admission is not None
+    reserved = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED)
     by_name = {p.name: p for p in info.pod_sets}
     usage: dict[Cell, int] = {}
     placements: list[Placement] = []
@@ -101,6 +142,7 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding
         admission=admission,
         admitted=condition_is(workload.status.conditions, WorkloadCondition.ADMITTED),
         confirmed=True,
+        reserved_at=reserved.last_transition_time if reserved is not None else None,
         problems=tuple(problems),
     )
 

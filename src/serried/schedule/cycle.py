@@ -1,22 +1,36 @@
-"""One scheduling cycle: candidates in order, each seeing what those before it took."""
+"""One scheduling cycle: candidates in order, each seeing what those before it took.
+
+A cycle goes in rounds. In each, the first candidate of every ClusterQueue is nominated: what would it get, or whom would
+it preempt? Then they are served in order; one whose quota, nodes or victims another has taken meanwhile stays where it
+is, for the next round. What each takes is taken in the model at once.
+"""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from heapq import nsmallest
+from typing import Literal
 
 import msgspec
 
 from serried.api.assignment import AssignmentError
-from serried.api.kueue import Admission
+from serried.api.kueue import Admission, AdmissionCheckState
 from serried.api.meta import Key
+from serried.api.names import CheckState, EvictedReason, PreemptedReason
+from serried.quota.limits import Cell
 from serried.schedule import wording
-from serried.schedule.admission import to_holding
-from serried.schedule.flavors import NoFit, choose
+from serried.schedule.admission import Grant, to_holding
+from serried.schedule.assignment import Mode, PodSetChoice, Rank
+from serried.schedule.nominate import Nomination, nominate, takes
+from serried.schedule.options import AdmissionFairSharing
+from serried.schedule.order import Entry, in_order
+from serried.schedule.places import still_held
 from serried.schedule.queues import Help, Parked
 from serried.schedule.reasons import Reason
-from serried.schedule.state import ClusterQueueState, Holding, State
+from serried.schedule.second import second_pass
+from serried.schedule.state import ClusterQueueState, Promise, Record, State
+from serried.schedule.victims import Victim
 from serried.schedule.workload import Order, misconfigured
 
 #: So many at the front of a queue are told when only the numbers of their reason have changed. Of the others the reason
@@ -34,6 +48,31 @@ class Admit(msgspec.Struct, frozen=True):
     admission: Admission
     #: seconds between queueing and this decision
     waited: float
+    #: it is admitted with this; otherwise only its quota is reserved, until its checks are ready and it has a place
+    admitted: bool = True
+    #: states of its admission checks, to be written with the admission
+    checks: Sequence[AdmissionCheckState] = ()
+    #: new: it had nothing. topology, replacement: it held this quota already, and gets places, or others than before.
+    #: checks: it holds all of this already, and all its checks are ready.
+    kind: Literal["new", "topology", "replacement", "checks"] = "new"
+
+
+class Evict(msgspec.Struct, frozen=True):
+    """Write to the Workload's status that it is evicted, and take its admission away once its job is stopped. The engine
+    counts what it holds as given away already if it is preempted."""
+
+    key: Key
+    uid: str
+    resource_version: str
+    #: reason of the condition Evicted
+    reason: str
+    message: str
+    #: reason of the condition Preempted; "": it is not preempted
+    preempted: str = ""
+    #: the workload it has to go for
+    preemptor: Key | None = None
+    #: it is not to be queued again: spec.active becomes false
+    deactivate: bool = False
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -49,46 +88,333 @@ class Cycle(msgspec.Struct, frozen=True):
     decisions: Sequence[Admit]
     waits: Sequence[Wait]
     more: bool
+    evictions: Sequence[Evict] = ()
 
 
 def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
-    """Looks at up to `limit` candidates.
+    """Looks at about `limit` candidates: those of one round are served together.
 
-    The order over all ClusterQueues is that of their next candidates: higher priority first, then who queued
-    earlier, then by uid and name. Within a ClusterQueue it is the same, and one that does not fit is followed by the
-    next (BestEffortFIFO) or holds back the rest (StrictFIFO).
+    Of several ClusterQueues, those whose next candidates have the higher priority, then those who queued earlier, come
+    into a round first. Within a ClusterQueue one that does not fit is followed by the next (BestEffortFIFO) or holds back
+    the rest (StrictFIFO).
     """
     state.complete()
+    _sample_usage(state, now)
     _wake(state)
-    heads: list[tuple[Order, str]] = []
-    for name in state.awake:
-        _push(heads, state.cluster_queues.get(name))
-    heapq.heapify(heads)
-    decisions: list[Admit] = []
+    turn = _Turn(state, now)
+    turn.look_again()
+    turn.keep_promises()
     looked = 0
-    while heads and looked < limit:
-        order, name = heapq.heappop(heads)
-        queue = state.cluster_queues[name]
-        admit = _try(state, queue, order, now)
-        if admit is not None:
-            decisions.append(admit)
-        looked += 1
-        head = queue.pending.head()
-        if head is not None:
-            heapq.heappush(heads, (head, name))
+    while looked < limit:
+        heads = turn.heads(limit - looked)
+        if not heads:
+            break
+        turn.round(heads)
+        looked += len(heads)
+        if state.options.one_head:
+            break
     for name in list(state.awake):
-        queue_state = state.cluster_queues.get(name)
-        if queue_state is None or queue_state.pending.head() is None:
+        queue = state.cluster_queues.get(name)
+        if queue is None or queue.pending.head() is None:
             del state.awake[name]
-            if queue_state is not None:
-                _tell_arrivals(state, queue_state)
+            if queue is not None:
+                _tell_arrivals(state, queue)
     waits = [Wait(key, reason) for key, reason in state.outbox.items()]
     state.outbox.clear()
-    return Cycle(decisions, waits, more=bool(state.awake))
+    return Cycle(turn.admits, waits, more=bool(state.awake), evictions=turn.evictions)
+
+
+class _Turn:
+    """One cycle in the making."""
+
+    def __init__(self, state: State, now: datetime) -> None:
+        self.state = state
+        self.now = now
+        self.admits: list[Admit] = []
+        self.evictions: list[Evict] = []
+        #: how often in this cycle places were given or taken
+        self.moves = 0
+
+    # --- those that hold something already
+
+    def look_again(self) -> None:
+        """Workloads that hold quota and need a place, another place, or to be admitted or evicted by their checks."""
+        for key in list(self.state.second):
+            record = self.state.workloads[key]
+            for decision in second_pass(self.state, record):
+                self.moves += 1
+                if isinstance(decision, Grant):
+                    self._grant(record, decision)
+                else:
+                    self.evictions.append(
+                        Evict(
+                            key,
+                            record.info.uid,
+                            record.resource_version,
+                            decision.reason,
+                            decision.message,
+                            deactivate=decision.deactivate,
+                        )
+                    )
+
+    def _grant(self, record: Record, grant: Grant) -> None:
+        holding = grant.holding
+        waited = max(0.0, (self.now - record.info.queued_at).total_seconds())
+        self.admits.append(
+            Admit(
+                record.info.key,
+                record.info.uid,
+                record.resource_version,
+                holding.admission,
+                waited,
+                admitted=holding.admitted,
+                checks=grant.checks,
+                kind=grant.kind,
+            )
+        )
+
+    def keep_promises(self) -> None:
+        """Those whose victims have gone take what was kept for them; if that is not there any more, they wait anew."""
+        for key in list(self.state.promised):
+            record = self.state.workloads[key]
+            promise = record.promise
+            assert promise is not None
+            queue = self.state.cluster_queues[record.cluster_queue]
+            mark = self.state.journal.checkpoint()
+            self.state.lift_promise(record)
+            found = nominate(self.state, queue, record.info, self.now)
+            self.state.journal.rollback(mark)
+            lingering = any(self.state.world.has_pods(victim) for victim in promise.victims)
+            if not found.fits and lingering:
+                continue
+            self.state.end_promise(record)
+            order = record.info.order
+            queue.pending.remove(order)
+            queue.pending.add(order, self.state.shape(record))
+            self.state.awake[queue.name] = None
+            if found.fits:
+                self._admit(Entry(record, queue, found))
+            self.moves += 1
+
+    # --- rounds
+
+    def heads(self, limit: int) -> list[Order]:
+        """The next candidate of every ClusterQueue; of more than `limit`, the first."""
+        found = []
+        for name in self.state.awake:
+            queue = self.state.cluster_queues.get(name)
+            if queue is not None and (head := self._head(queue)) is not None:
+                found.append(head)
+        return found if len(found) <= limit else nsmallest(limit, found)
+
+    def _head(self, queue: ClusterQueueState) -> Order | None:
+        if not self.state.usage_ordered(queue.name):
+            return queue.pending.head()
+        usage = self.state.usage_of
+        workloads = self.state.workloads
+        return queue.pending.head(lambda order: usage(workloads[order[3], order[4]].info.queue))
+
+    def round(self, heads: Sequence[Order]) -> None:
+        entries = []
+        for order in heads:
+            record = self.state.workloads[order[3], order[4]]
+            queue = self.state.cluster_queues[record.cluster_queue]
+            failed = [name for name, s in record.checks.items() if s in (CheckState.RETRY, CheckState.REJECTED)]
+            if failed:
+                _park(self.state, queue, order, Parked(wording.failed_checks(failed), Help.NOTHING, never=True))
+                continue
+            found = nominate(self.state, queue, record.info, self.now, record.start)
+            entries.append(Entry(record, queue, found, self.moves))
+        blocked: list[tuple[str, Mapping[Cell, int]]] = []
+        for entry in in_order(self.state, entries):
+            self._serve(entry, blocked)
+        for name, amounts in blocked:
+            self.state.ledger.refund(name, amounts)
+        self.state.journal.commit()
+
+    def _serve(self, entry: Entry, blocked: list[tuple[str, Mapping[Cell, int]]]) -> None:
+        state, found = self.state, entry.nomination
+        if found.assignment.mode == Mode.NO_FIT:
+            self._refuse(entry)
+            return
+        if found.assignment.mode == Mode.PREEMPT and not found.victims:
+            if entry.queue.spec.preemption.reclaim_within_cohort != "Any":
+                amounts = self._blocked(entry)
+                state.ledger.charge(entry.queue.name, amounts)
+                state.journal.commit()
+                blocked.append((entry.queue.name, amounts))
+            self._refuse(entry)
+            return
+        if any(victim.record.leaving is not None for victim in found.victims):
+            if not state.options.recompute_victims or not self._again(entry):
+                return self._skip(entry)
+        elif not self._quota_left(entry) or (
+            not self._places_left(entry) and not (state.options.recompute and self._again(entry))
+        ):
+            return self._skip(entry)
+        if entry.nomination.fits:
+            self._admit(entry)
+        else:
+            self._preempt(entry)
+
+    def _again(self, entry: Entry) -> bool:
+        """Nominates anew, in the model as it is now; whether that came to something."""
+        entry.nomination = nominate(self.state, entry.queue, entry.record.info, self.now, entry.record.start)
+        entry.seen = self.moves
+        return entry.nomination.fits or bool(entry.nomination.victims)
+
+    def _quota_left(self, entry: Entry) -> bool:
+        state = self.state
+        mark = state.journal.checkpoint()
+        for victim in entry.nomination.victims:
+            assert victim.record.holding is not None
+            state.ledger.refund(victim.record.holding.cluster_queue, victim.record.holding.usage)
+        left = state.ledger.fits(entry.queue.name, entry.nomination.assignment.usage)
+        state.journal.rollback(mark)
+        return left
+
+    def _places_left(self, entry: Entry) -> bool:
+        placements = entry.nomination.assignment.placements
+        if not placements or entry.seen == self.moves:
+            return True
+        gone = [victim.record.info.key for victim in entry.nomination.victims]
+        return still_held(self.state, entry.record.info.key, placements, entry.nomination.pod_sets, gone)
+
+    def _blocked(self, entry: Entry) -> dict[Cell, int]:
+        """What others in this round must not take, since this one comes before them."""
+        found = entry.nomination.assignment
+        node = self.state.ledger.queue(entry.queue.name)
+        result = {}
+        for cell, amount in takes(found).items():
+            left = node.limits.nominal.get(cell, 0) - node.usage.get(cell, 0)
+            if found.borrowing == 0:
+                result[cell] = max(0, min(amount, left))
+            elif cell in node.limits.borrowing:
+                result[cell] = min(amount, left + node.limits.borrowing[cell])
+            else:
+                result[cell] = amount
+        return result
+
+    # --- what becomes of a candidate
+
+    def _refuse(self, entry: Entry) -> None:
+        found, record, queue = entry.nomination.assignment, entry.record, entry.queue
+        start = {
+            (i, resource): choice.tried + 1
+            for i, p in enumerate(found.pod_sets)
+            for resource, choice in p.flavors.items()
+            if choice.tried != -1
+        }
+        if start and found.mode == Mode.PREEMPT:
+            # The scan stopped at a flavor where preemption could have helped. It goes on behind it.
+            record.start = start
+            self.state.tell(record.info.key, self._reason(entry))
+            return
+        record.start = {}
+        furthest = found.furthest()
+        never = furthest is not None and furthest[1].rank.never
+        _park(self.state, queue, record.info.order, Parked(self._reason(entry), found.helped_by, never))
+
+    def _reason(self, entry: Entry) -> Reason:
+        return reason_of(entry.queue, entry.nomination)
+
+    def _skip(self, entry: Entry) -> None:
+        """Another one took what it would have got: it stays where it is, to be looked at again."""
+
+    def _admit(self, entry: Entry) -> None:
+        state, record, queue, found = self.state, entry.record, entry.queue, entry.nomination
+        try:
+            grant = to_holding(state, record, queue, found)
+        except AssignmentError as error:
+            allowed = "a placement that a topologyAssignment can hold"
+            reason = misconfigured("spec.podSets", f"placed as {error}", allowed)
+            _park(state, queue, record.info.order, Parked(reason, Help.NODES, never=True))
+            return
+        state.leave(record)
+        state.take(record, grant.holding)
+        if grant.holding.placements:
+            self.moves += 1
+        _count_usage(state, record, grant.holding.usage)
+        self._grant(record, grant)
+
+    def _preempt(self, entry: Entry) -> None:
+        state, record, found = self.state, entry.record, entry.nomination
+        key = record.info.key
+        mine = state.ledger.queue(entry.queue.name).path_name
+        for victim in found.victims:
+            other, holding = victim.record, victim.record.holding
+            assert holding is not None
+            if other.info.evicted:
+                continue
+            path = state.ledger.queue(holding.cluster_queue).path_name
+            message = preemption_message(record, victim, mine, path)
+            self.evictions.append(
+                Evict(
+                    other.info.key,
+                    other.info.uid,
+                    other.resource_version,
+                    EvictedReason.PREEMPTED,
+                    message,
+                    preempted=victim.reason,
+                    preemptor=key,
+                )
+            )
+        victims = tuple(victim.record.info.key for victim in found.victims)
+        usage, placements = takes(found.assignment), found.assignment.placements
+        promise = Promise(usage, placements, found.pod_sets, entry.queue.name, set(victims), victims)
+        self.moves += 1
+        state.promise(record, promise)
+        reason = wording.waits_for_victims(self._reason(entry), victims)
+        _park(state, entry.queue, record.info.order, Parked(reason, Help.NOTHING, never=False))
+
+
+def reason_of(queue: ClusterQueueState, found: Nomination) -> Reason:
+    """Why a workload does not fit now: of all that stood against it, what came closest."""
+    assignment = found.assignment
+    furthest = assignment.furthest()
+    if furthest is None:
+        return wording.no_flavor(_first(assignment.pod_sets), queue.name, [])
+    choice, refusal = furthest
+    if refusal.rank == Rank.MISMATCH and len(choice.refusals) > 1:
+        opening = wording.opening(choice.pod_set.name)
+        why = [r.reason().message.removeprefix(opening) for r in choice.refusals]
+        return wording.no_flavor(choice.pod_set.name, queue.name, list(dict.fromkeys(why)))
+    return refusal.reason()
+
+
+def _first(pod_sets: Sequence[PodSetChoice]) -> str:
+    return pod_sets[0].pod_set.name if pod_sets else "main"
+
+
+_DUE_TO = {
+    PreemptedReason.IN_CLUSTER_QUEUE: "prioritization in the ClusterQueue",
+    PreemptedReason.RECLAMATION: "reclamation within the cohort",
+    PreemptedReason.FAIR_SHARING: "Fair Sharing within the cohort",
+    PreemptedReason.RECLAIM_WHILE_BORROWING: "reclamation within the cohort while borrowing",
+}
+
+
+def preemption_message(preemptor: Record, victim: Victim, preemptor_path: str, victim_path: str) -> str:
+    """As Kueue words it, so that what people search logs for is still found."""
+    return (
+        f"Preempted to accommodate a workload (UID: {preemptor.info.uid or 'UNKNOWN'}, JobUID: "
+        f"{preemptor.info.job_uid or 'UNKNOWN'}) due to {_DUE_TO[victim.reason]}; preemptor path: {preemptor_path}; "
+        f"preemptee path: {victim_path}"
+    )
+
+
+# --- waiting
 
 
 def _wake(state: State) -> None:
     """Those whom a change since the last cycle could help become candidates again."""
+    for tree in list(state.quota_stirred):
+        for name in state.short_of_quota.pop(tree, {}):
+            queue = state.cluster_queues.get(name)
+            if queue is not None:
+                queue.stirred |= Help.QUOTA
+                state.awake[name] = None
+    state.quota_stirred.clear()
     if state.nodes_stirred:
         for name in state.short_of_nodes:
             queue = state.cluster_queues.get(name)
@@ -104,37 +430,11 @@ def _wake(state: State) -> None:
             queue.stirred = Help.NOTHING
 
 
-def _push(heads: list[tuple[Order, str]], queue: ClusterQueueState | None) -> None:
-    head = queue.pending.head() if queue is not None else None
-    if queue is not None and head is not None:
-        heads.append((head, queue.name))
-
-
-def _try(state: State, queue: ClusterQueueState, order: Order, now: datetime) -> Admit | None:
-    """Admits the candidate, or parks it, and all of its shape, with the reason."""
-    record = state.workloads[order[3], order[4]]
-    info = record.info
-    outcome = choose(state, queue, info)
-    if isinstance(outcome, NoFit):
-        _park(state, queue, order, Parked(outcome.reason, outcome.helped_by, outcome.never))
-        return None
-    try:
-        holding: Holding = to_holding(info, queue.name, outcome)
-    except AssignmentError as error:
-        state.journal.rollback(0)
-        reason = misconfigured("spec.podSets", f"placed as {error}", "a placement that a topologyAssignment can hold")
-        _park(state, queue, order, Parked(reason, Help.NODES, never=True))
-        return None
-    state.journal.commit()
-    state.leave(record)
-    state.hold(record, holding)
-    waited = max(0.0, (now - info.queued_at).total_seconds())
-    return Admit(info.key, info.uid, record.resource_version, holding.admission, waited)
-
-
 def _park(state: State, queue: ClusterQueueState, order: Order, parked: Parked) -> None:
     if Help.NODES in parked.helped_by:
         state.short_of_nodes[queue.name] = None
+    if Help.QUOTA in parked.helped_by:
+        state.wait_for_quota(queue.name)
     for member in queue.pending.park(order, parked):
         if _held_back(queue, member):
             continue
@@ -166,3 +466,48 @@ def _behind(queue: ClusterQueueState, order: Order) -> Reason:
     holder = queue.pending.holder()
     name = f"{holder[3]}/{holder[4]}" if holder is not None else "nobody"
     return wording.behind(queue.name, name, queue.pending.position(order))
+
+
+# --- usage of LocalQueues over time
+
+
+def _sample_usage(state: State, now: datetime) -> None:
+    """What LocalQueues have used lately: what they used before fades, what they use now counts more and more."""
+    config = state.options.admission_fair_sharing
+    if config is None:
+        return
+    if state.sampled_at is None:
+        state.sampled_at = now
+        return
+    elapsed = (now - state.sampled_at).total_seconds()
+    if elapsed < config.sampling_interval or elapsed <= 0:
+        return
+    state.sampled_at = now
+    keeps = 0.5 ** (elapsed / config.half_life) if config.half_life > 0 else 0.0
+    for key in state.local_usage.keys() | state.local_queues.keys():
+        holds = weighed(config, state.accounts[key].reserved)
+        value = state.local_usage.get(key, 0.0) * keeps + holds * (1 - keeps)
+        if value:
+            state.local_usage[key] = value
+        else:
+            state.local_usage.pop(key, None)
+
+
+def _count_usage(state: State, record: Record, usage: Mapping[Cell, int]) -> None:
+    """An admission counts at once, as much as it will by the next sample: so that a burst does not go to one queue."""
+    config = state.options.admission_fair_sharing
+    if config is None:
+        return
+    share = 1 - 0.5 ** (config.sampling_interval / config.half_life) if config.half_life > 0 else 1.0
+    state.local_usage[record.info.queue] = state.local_usage.get(record.info.queue, 0.0) + share * weighed(
+        config, usage
+    )
+
+
+def weighed(config: AdmissionFairSharing, usage: Mapping[Cell, int]) -> float:
+    """One number for a usage: amounts in base units (cores, bytes), times the weights of their resources."""
+    weights = dict(config.resource_weights)
+    return sum(
+        amount / (1000 if resource == "cpu" else 1) * weights.get(resource, 1.0)
+        for (_, resource), amount in usage.items()
+    )

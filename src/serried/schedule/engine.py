@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from fractions import Fraction
 
 from serried.api.core import Node, Pod
 from serried.api.kueue import (
+    AdmissionCheck,
     ClusterQueue,
     ClusterQueueStatus,
+    Cohort,
     LocalQueue,
     LocalQueueStatus,
     ResourceFlavor,
@@ -23,13 +26,15 @@ from serried.quota.limits import Limits, QueueProblem, read_limits
 from serried.schedule.admission import from_status, same_claims
 from serried.schedule.cycle import Cycle, run_cycle
 from serried.schedule.explain import Explanation, explain
+from serried.schedule.options import Options
 from serried.schedule.queues import PendingQueue
 from serried.schedule.reasons import Reason
 from serried.schedule.routing import refresh, refresh_local, reroute, route
-from serried.schedule.state import Activity, ClusterQueueState, LocalQueueState, Record, State
+from serried.schedule.second import needs_second
+from serried.schedule.state import Activity, ClusterQueueState, CohortState, LocalQueueState, Record, State
 from serried.schedule.status import queue_status
 from serried.schedule.validate import validate
-from serried.schedule.workload import read_workload
+from serried.schedule.workload import WorkloadInfo, read_weight, read_workload
 
 _UNKNOWN = Activity(False, "", "")
 #: Candidates looked at in one cycle, so that a long queue does not keep everything else waiting.
@@ -44,8 +49,8 @@ class Engine:
     start, feed nodes, topologies, flavors and queues first: then nothing has to be worked out twice.
     """
 
-    def __init__(self) -> None:
-        self._state = State()
+    def __init__(self, options: Options = Options()) -> None:
+        self._state = State(options)
 
     # --- nodes, pods, topologies, flavors
 
@@ -116,8 +121,11 @@ class Engine:
             moves = True
         queue.spec, queue.generation = given.spec, given.metadata.generation
         queue.limits, queue.problems, queue.terminating = limits, problems, terminating
-        state.ledger.set_limits(name, limits)
+        before = state.ledger.tree_of(name)
+        weight = read_weight(given.spec.fair_sharing.weight) if given.spec.fair_sharing is not None else Fraction(1)
+        state.ledger.set_limits(name, limits, given.spec.cohort_name, weight)
         refresh(state, queue)
+        self._tree_changed(before, state.ledger.tree_of(name))
         if moves:
             for local_queue in state.leads_to.get(name, ()):
                 reroute(state, local_queue)
@@ -137,10 +145,68 @@ class Engine:
         self._empty(queue)
         del state.cluster_queues[name]
         state.awake.pop(name, None)
+        tree = state.ledger.tree_of(name)
         state.ledger.remove_limits(name)
+        self._tree_changed(tree)
         for local_queue in state.leads_to.get(name, ()):
             refresh_local(state, local_queue)
             reroute(state, local_queue)
+
+    def set_cohort(self, cohort: Cohort) -> None:
+        state, name = self._state, cohort.metadata.name
+        limits, problems = read_limits(cohort.spec)
+        known = state.cohorts.get(name)
+        if known is not None and known.spec == cohort.spec:
+            known.generation = cohort.metadata.generation
+            return
+        before = self._cohort_trees()
+        state.cohorts[name] = CohortState(cohort.spec, cohort.metadata.generation, problems)
+        weight = read_weight(cohort.spec.fair_sharing.weight) if cohort.spec.fair_sharing is not None else Fraction(1)
+        state.ledger.set_cohort(name, limits, cohort.spec.parent_name, weight)
+        self._cohorts_changed(before)
+
+    def delete_cohort(self, name: str) -> None:
+        if self._state.cohorts.pop(name, None) is not None:
+            before = self._cohort_trees()
+            self._state.ledger.remove_cohort(name)
+            self._cohorts_changed(before)
+
+    def _cohort_trees(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Of every ClusterQueue with a cohort: its tree, and the circle of cohorts above it."""
+        ledger = self._state.ledger
+        return {
+            name: (ledger.tree_of(name), tuple(ledger.cycle_above(queue.spec.cohort_name)))
+            for name, queue in self._state.cluster_queues.items()
+            if queue.spec.cohort_name
+        }
+
+    def _cohorts_changed(self, before: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
+        """Quota of a cohort, or what is above what, has changed: everyone in the trees concerned is looked at again."""
+        for name in before:
+            refresh(self._state, self._state.cluster_queues[name])
+
+    def _tree_changed(self, *trees: str) -> None:
+        """Quota that others in these trees can borrow has changed."""
+        for tree in trees:
+            if tree in self._state.short_of_quota:
+                self._state.quota_stirred[tree] = None
+
+    def set_admission_check(self, check: AdmissionCheck) -> None:
+        name = check.metadata.name
+        before = self._state.checks.get(name)
+        self._state.checks[name] = check
+        if before is None or (before.spec, before.status) != (check.spec, check.status):
+            self._check_changed(name)
+
+    def delete_admission_check(self, name: str) -> None:
+        if self._state.checks.pop(name, None) is not None:
+            self._check_changed(name)
+
+    def _check_changed(self, name: str) -> None:
+        for queue in list(self._state.cluster_queues.values()):
+            strategy = queue.spec.admission_checks_strategy
+            if strategy is not None and name in {check.name for check in strategy.admission_checks}:
+                refresh(self._state, queue)
 
     def set_local_queue(self, local_queue: LocalQueue) -> None:
         state, key = self._state, local_queue.key
@@ -208,7 +274,7 @@ class Engine:
         reserved = condition_is(conditions, WorkloadCondition.QUOTA_RESERVED) and workload.status.admission is not None
 
         if record is None:
-            record = Record(read_workload(workload), workload.spec, version)
+            record = Record(self._read(workload), workload.spec, version)
             state.workloads[key] = record
             waits = False
         else:
@@ -218,8 +284,8 @@ class Engine:
                 if waits:
                     state.leave(record)
                     waits = False
-                record.info, record.spec = read_workload(workload), workload.spec
-
+                record.info, record.spec = self._read(workload), workload.spec
+        waits = self._reread(record, workload, waits)
         if finished:
             self._finish(record)
         elif reserved:
@@ -231,6 +297,28 @@ class Engine:
                 route(state, record)
         elif record.place == "finished" or not waits:
             route(state, record)
+
+    def _read(self, workload: Workload) -> WorkloadInfo:
+        return read_workload(workload, boost=self._state.options.priority_boost)
+
+    def _reread(self, record: Record, workload: Workload, waits: bool) -> bool:
+        """What of status and metadata counts: whether it is being evicted, its checks, its lost nodes. Returns whether it
+        still waits where it did."""
+        info = self._read(workload)
+        if info != record.info:
+            if (waits and info.order != record.info.order) or info.shape != record.info.shape:
+                if waits:
+                    self._state.leave(record)
+                waits = False
+            record.info = info
+        checks = {c.name: c.state for c in workload.status.admission_checks}
+        if checks != record.checks and waits and record.place == "queued":
+            # Whatever it was refused for may be over.
+            self._state.leave(record)
+            waits = False
+        record.checks = checks
+        record.unhealthy = tuple(n.name for n in workload.status.unhealthy_nodes)
+        return waits
 
     def _finish(self, record: Record) -> None:
         if record.place == "held":
@@ -245,16 +333,23 @@ class Engine:
             admitted = condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
             if not before.confirmed or before.admitted != admitted:
                 state.confirm(record, replace(before, confirmed=True, admitted=admitted))
+            self._look_again(record)
             return
         holding = from_status(state, workload, record.info)
         if before is not None and same_claims(before, holding):
             state.confirm(record, holding)
+            self._look_again(record)
             return
         if before is not None:
             state.release(record)
         else:
             state.leave(record)
         state.take(record, holding)
+        self._look_again(record)
+
+    def _look_again(self, record: Record) -> None:
+        if needs_second(self._state, record):
+            self._state.second[record.info.key] = None
 
     def delete_workload(self, key: Key) -> None:
         self._state.malformed.pop(key, None)
@@ -265,12 +360,15 @@ class Engine:
             del self._state.workloads[key]
 
     def withdraw(self, key: Key, now: datetime) -> None:
-        """The API refused the admission: it is taken back, and the workload waits again where it stood.
+        """The API refused a decision: it is taken back. What was admitted waits again where it stood; what was to be
+        preempted holds again what it held, and its preemptor looks for others.
 
         The next cycle may decide the same, so call this after whatever pause a repeated refusal calls for.
         """
         record = self._state.workloads.get(key)
-        if record is not None and record.holding is not None and not record.holding.confirmed:
+        if record is not None and record.leaving is not None:
+            self._state.stay(record)
+        elif record is not None and record.holding is not None and not record.holding.confirmed:
             self._state.release(record)
             route(self._state, record)
 
@@ -316,7 +414,15 @@ class Engine:
     def dirty(self) -> bool:
         """Whether a cycle could do something."""
         state = self._state
-        return bool(state.outbox or state.awake or state.nodes_stirred or state.places_changed)
+        return bool(
+            state.outbox
+            or state.awake
+            or state.nodes_stirred
+            or state.quota_stirred
+            or state.places_changed
+            or state.promised
+            or state.second
+        )
 
     def cycle(self, now: datetime, limit: int = DEFAULT_LIMIT) -> Cycle:
         """Decides on up to `limit` candidates. What is admitted is taken in the model at once."""

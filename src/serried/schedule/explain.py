@@ -11,7 +11,10 @@ import msgspec
 from serried.api.meta import Key
 from serried.api.names import PendingReason
 from serried.schedule import wording
-from serried.schedule.flavors import Attempt, Fit, NoFit, choose
+from serried.schedule.assignment import Attempt, Rank
+from serried.schedule.cycle import reason_of
+from serried.schedule.flavors import Rules
+from serried.schedule.nominate import Nomination, nominate
 from serried.schedule.queues import Help
 from serried.schedule.reasons import Reason
 from serried.schedule.state import ClusterQueueState, Record, State
@@ -82,15 +85,13 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
             reason=record.told,
         )
     queue = state.cluster_queues[record.cluster_queue]
-    outcome = choose(state, queue, info)
-    state.journal.rollback(0)
-    attempts: Sequence[Attempt] = outcome.attempts
-    if isinstance(outcome, NoFit) and outcome.reason.layer == "quota" and not outcome.never:
+    outcome = nominate(state, queue, info, now)
+    attempts = attempts_of(outcome)
+    if _layer(outcome) == "quota" and not _never(outcome):
         # Quota is looked at first; what the nodes say is worth knowing, too, above all when they say never.
-        otherwise = choose(state, queue, info, as_if_unused=True)
-        state.journal.rollback(0)
-        attempts = _joined(attempts, otherwise.attempts)
-        if isinstance(otherwise, NoFit) and otherwise.never:
+        otherwise = nominate(state, queue, info, now, rules=Rules(as_if_unused=True))
+        attempts = _joined(attempts, attempts_of(otherwise))
+        if _never(otherwise):
             outcome = otherwise
     position = queue.pending.position(info.order)
     return Explanation(
@@ -102,26 +103,54 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
         ahead=position,
         pending=len(queue.pending),
         ahead_of_it=[f"{order[3]}/{order[4]}" for order in queue.pending.ahead(info.order, _AHEAD_NAMED)],
-        reason=_reason(state, queue, record, outcome),
+        reason=_reason(state, queue, record, outcome, now),
         attempts=attempts,
-        fits_now=isinstance(outcome, Fit),
-        fits_after=[] if isinstance(outcome, Fit) else _fits_after(state, queue, record, outcome),
+        fits_now=outcome.fits,
+        fits_after=[] if outcome.fits else _fits_after(state, queue, record, outcome, now),
     )
 
 
-def _reason(state: State, queue: ClusterQueueState, record: Record, outcome: Fit | NoFit) -> Reason:
-    never = isinstance(outcome, NoFit) and outcome.never
-    holder = None if never else _holder(state, queue, record)
+def _reason(state: State, queue: ClusterQueueState, record: Record, outcome: Nomination, now: datetime) -> Reason:
+    if record.promise is not None and record.told is not None:
+        return record.told
+    never = _never(outcome)
+    holder = None if never else _holder(state, queue, record, now)
     if holder is not None:
         return wording.behind(queue.name, f"{holder[3]}/{holder[4]}", queue.pending.position(record.info.order))
-    if isinstance(outcome, NoFit):
-        return outcome.reason
+    if not outcome.fits:
+        return reason_of(queue, outcome)
     return Reason(
         layer="queue",
         code=PendingReason.PENDING_EVALUATION,
         message=f"It fits now and is decided on in its turn in ClusterQueue {queue.name}",
         where=f"ClusterQueue {queue.name}",
     )
+
+
+def _never(outcome: Nomination) -> bool:
+    furthest = None if outcome.fits else outcome.assignment.furthest()
+    return furthest is not None and furthest[1].rank.never
+
+
+def _layer(outcome: Nomination) -> str:
+    furthest = None if outcome.fits else outcome.assignment.furthest()
+    return "" if furthest is None else furthest[1].reason().layer
+
+
+def attempts_of(outcome: Nomination) -> list[Attempt]:
+    """The flavors tried, with what the nodes said in the ones that quota would have allowed."""
+    result = []
+    homeless = {
+        (p.pod_set.name, c.flavor): r.reason().message.removeprefix(wording.opening(p.pod_set.name))
+        for p in outcome.assignment.pod_sets
+        for r in p.refusals
+        if r.rank in (Rank.WAITS_PLACE, Rank.NEVER_PLACE)
+        for c in p.flavors.values()
+    }
+    for attempt in outcome.assignment.attempts:
+        said = homeless.get((attempt.pod_set, attempt.flavor), "")
+        result.append(msgspec.structs.replace(attempt, topology=said) if said else attempt)
+    return result
 
 
 def _joined(attempts: Sequence[Attempt], as_if_unused: Sequence[Attempt]) -> list[Attempt]:
@@ -132,7 +161,7 @@ def _joined(attempts: Sequence[Attempt], as_if_unused: Sequence[Attempt]) -> lis
     ]
 
 
-def _holder(state: State, queue: ClusterQueueState, record: Record) -> Order | None:
+def _holder(state: State, queue: ClusterQueueState, record: Record, now: datetime) -> Order | None:
     """Who holds it back in a StrictFIFO queue, also if no cycle has looked at the queue yet."""
     if not queue.pending.strict:
         return None
@@ -142,43 +171,51 @@ def _holder(state: State, queue: ClusterQueueState, record: Record) -> Order | N
     for order in queue.pending.orders()[:_AHEAD_TRIED]:
         if order >= record.info.order:
             return None
-        outcome = choose(state, queue, state.workloads[order[3], order[4]].info)
-        state.journal.rollback(0)
-        if isinstance(outcome, NoFit) and not outcome.never:
+        outcome = nominate(state, queue, state.workloads[order[3], order[4]].info, now)
+        if not outcome.fits and not _never(outcome):
             return order
     return None
 
 
-def _fits_after(state: State, queue: ClusterQueueState, record: Record, outcome: NoFit) -> list[str]:
+def _fits_after(
+    state: State, queue: ClusterQueueState, record: Record, outcome: Nomination, now: datetime
+) -> list[str]:
     """Admitted workloads whose end would make room: one alone if that is enough; those that queued first, first."""
-    if outcome.never:
+    if _never(outcome):
         return []
-    keys = state.holders.get(queue.name, {})
-    if Help.NODES in outcome.helped_by:
+    if outcome.victims:
+        return ["/".join(victim.record.info.key) for victim in outcome.victims]
+    keys = {k: None for q in state.ledger.queue(queue.name).root.queues() for k in state.holders.get(q.name, {})}
+    if Help.NODES in outcome.assignment.helped_by:
         keys = {key: None for holders in state.holders.values() for key in holders}
-    candidates = sorted((state.workloads[key] for key in keys), key=lambda r: r.info.order[1:])
+    candidates = sorted(
+        (r for r in map(state.workloads.__getitem__, keys) if r.leaving is None), key=lambda r: r.info.order[1:]
+    )
     for candidate in candidates[:_TRIALS]:
-        if _fits_without(state, queue, record, [candidate]):
+        if _fits_without(state, queue, record, [candidate], now):
             return ["/".join(candidate.info.key)]
     gone: list[Record] = []
     for candidate in candidates[:_TRIALS]:
         gone.append(candidate)
-        if _fits_without(state, queue, record, gone):
+        if _fits_without(state, queue, record, gone, now):
             break
     else:
         return []
     for candidate in list(gone[:-1]):
         fewer = [r for r in gone if r is not candidate]
-        if _fits_without(state, queue, record, fewer):
+        if _fits_without(state, queue, record, fewer, now):
             gone = fewer
     return ["/".join(r.info.key) for r in gone]
 
 
-def _fits_without(state: State, queue: ClusterQueueState, record: Record, gone: Sequence[Record]) -> bool:
+def _fits_without(
+    state: State, queue: ClusterQueueState, record: Record, gone: Sequence[Record], now: datetime
+) -> bool:
+    mark = state.journal.checkpoint()
     for other in gone:
         assert other.holding is not None
         state.ledger.refund(other.holding.cluster_queue, other.holding.usage)
         state.world.release(other.info.key, with_pods=True)
-    outcome = choose(state, queue, record.info)
-    state.journal.rollback(0)
-    return isinstance(outcome, Fit)
+    fits = nominate(state, queue, record.info, now).fits
+    state.journal.rollback(mark)
+    return fits

@@ -1,117 +1,72 @@
-"""What one workload gets: a flavor for each resource of each pod set, the quota for it, and a place for its pods."""
+"""Which flavor each resource of a workload gets: the scan of the flavors of each resource group, against quota.
+
+The rules are Kueue's: which flavors may be used, how far quota goes with borrowing and preemption, when the scan stops
+(flavorFungibility), and which flavor is preferred when none ends it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from heapq import nsmallest
-from itertools import islice, product
 
-import msgspec
-
-from serried.api.core import Toleration
-from serried.api.kueue import ResourceFlavor
+from serried.api.kueue import FlavorFungibility
+from serried.api.names import PendingReason
 from serried.api.quantity import format_quantity
 from serried.model.requests import PodSetRequest
-from serried.place.place import place
-from serried.place.result import NoPlacement, Placement
-from serried.place.wish import check_topology_request
-from serried.quota.limits import Cell
+from serried.quota.ledger import Shortage
+from serried.quota.limits import Cell, Group
 from serried.schedule import wording
-from serried.schedule.match import flavor_mismatch
+from serried.schedule.assignment import SEVERITY, Assignment, Attempt, Choice, Mode, PodSetChoice, Rank, Refusal, Tried
+from serried.schedule.match import flavor_mismatch, mismatch_text
+from serried.schedule.places import topology_mismatch
 from serried.schedule.queues import Help
-from serried.schedule.reasons import Reason
 from serried.schedule.state import ClusterQueueState, State
-from serried.schedule.workload import WorkloadInfo, total_requests
+from serried.schedule.workload import total_requests
 
-#: A pod set whose resources are in several groups can combine their flavors; so many combinations are placed at most.
-_COMBINATIONS = 64
 _HOLDERS_NAMED = 3
 
-# How far an attempt came. The one that came furthest is the reason told.
-_MISMATCH, _BAD_REQUEST, _NEVER_QUOTA, _NEVER_PLACE, _WAITS_QUOTA, _WAITS_PLACE = range(6)
-
-
-class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """One flavor (or several, where resources have different ones) tried for one pod set, and what stood against it."""
-
-    pod_set: str
-    flavor: str
-    #: what stands against it; "" where nothing does, or where it was not looked at because something earlier does
-    match: str = ""
-    quota: str = ""
-    topology: str = ""
+#: (cell, amount) → what preemption could do, and the borrowing level afterwards.
+Oracle = Callable[[Cell, int], tuple[Mode, int]]
 
 
 @dataclass(frozen=True)
-class Fit:
-    """What the workload takes. It is charged and held in the journal: commit it, or roll it back."""
+class Rules:
+    """What else the scan has to keep to."""
 
-    #: per pod set: resource → flavor
-    flavors: tuple[Mapping[str, str], ...]
-    usage: Mapping[Cell, int]
-    placements: tuple[Placement, ...]
-    attempts: tuple[Attempt, ...]
-
-
-@dataclass(frozen=True)
-class NoFit:
-    """Why it gets nothing now. Nothing is left charged or held."""
-
-    reason: Reason
-    helped_by: Help
-    #: whether it cannot fit on the quota and nodes there are, even if all were free
-    never: bool
-    attempts: tuple[Attempt, ...]
-
-
-@dataclass
-class _Trial:
-    """The choice so far."""
-
-    flavors: dict[int, Mapping[str, str]] = field(default_factory=dict)
-    usage: dict[Cell, int] = field(default_factory=dict)
-    placements: dict[str, Placement] = field(default_factory=dict)
-    attempts: list[Attempt] = field(default_factory=list)
-    helped_by: Help = Help.NOTHING
+    #: (index of pod set, resource) → index of the first flavor to look at
+    start: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    #: (pod set, flavor): not to be used, since it has no place there
+    excluded: frozenset[tuple[str, str]] = frozenset()
+    #: flavors that may be used; None: all
+    allowed: frozenset[str] | None = None
+    #: pod set → resource → the flavor it has to have
+    nominated: Mapping[str, Mapping[str, str]] | None = None
+    #: pod set → what it has already: flavors, and amounts to be taken off its needs
+    replaced: Mapping[str, tuple[Mapping[str, str], Mapping[str, int]]] = field(default_factory=dict)
     #: quota that others use counts as free
     as_if_unused: bool = False
 
 
-@dataclass(frozen=True)
-class _Refusal:
-    rank: int
-    pod_set: str
-    reason: Reason
-
-    @property
-    def why(self) -> str:
-        return self.reason.message.removeprefix(wording.opening(self.pod_set))
+NO_RULES = Rules()
 
 
-def choose(state: State, queue: ClusterQueueState, info: WorkloadInfo, *, as_if_unused: bool = False) -> Fit | NoFit:
-    """The first flavors, in the order of the queue, that have both the quota and the place for the workload.
-
-    Pod sets are served one after the other, each seeing what the earlier ones took; pod sets of one group (same
-    podSetGroupName) together. What an earlier pod set got is not reconsidered for a later one. `as_if_unused`: what
-    if nobody used any quota?
-    """
-    mark = state.journal.checkpoint()
-    trial = _Trial(as_if_unused=as_if_unused)
-    for unit in _units(info.pod_sets):
-        refusals = _choose_unit(state, queue, info, unit, trial)
-        if refusals:
-            state.journal.rollback(mark)
-            furthest = max(refusals, key=lambda r: r.rank)
-            reason = furthest.reason
-            if furthest.rank == _MISMATCH and len(refusals) > 1:
-                why = list(dict.fromkeys(r.why for r in refusals))
-                reason = wording.no_flavor(furthest.pod_set, queue.name, why)
-            never = furthest.rank < _WAITS_QUOTA
-            return NoFit(reason, trial.helped_by, never, tuple(trial.attempts))
-    flavors = tuple(trial.flavors[i] for i in range(len(info.pod_sets)))
-    placements = tuple(trial.placements[p.name] for p in info.pod_sets if p.name in trial.placements)
-    return Fit(flavors, trial.usage, placements, tuple(trial.attempts))
+def assign(
+    state: State,
+    queue: ClusterQueueState,
+    pod_sets: Sequence[PodSetRequest],
+    oracle: Oracle,
+    rules: Rules = NO_RULES,
+) -> Assignment:
+    """Flavors for these pod sets, one after the other (those of one group together), each seeing what the earlier ones
+    took. Stops at the first that gets none. Charges nothing."""
+    result = Assignment()
+    for unit in _units(pod_sets):
+        scan = _Scan(state, queue, pod_sets, unit, oracle, rules, result)
+        if not scan.run():
+            break
+    return result
 
 
 def _units(pod_sets: Sequence[PodSetRequest]) -> Iterator[tuple[int, ...]]:
@@ -123,133 +78,294 @@ def _units(pod_sets: Sequence[PodSetRequest]) -> Iterator[tuple[int, ...]]:
     return (tuple(indices) for indices in groups.values())
 
 
-def _choose_unit(
-    state: State, queue: ClusterQueueState, info: WorkloadInfo, unit: tuple[int, ...], trial: _Trial
-) -> list[_Refusal]:
-    """Takes flavors, quota and places for some pod sets together; or says, for each attempt, why not."""
-    pod_sets = [info.pod_sets[i] for i in unit]
-    name = pod_sets[0].name
-    totals = [_charged(queue, p) for p in pod_sets]
-    needed: dict[str, int] = {}
-    for total in totals:
-        for resource, amount in total.items():
-            needed[resource] = needed.get(resource, 0) + amount
-    for resource, amount in needed.items():
-        if queue.limits.group_of(resource) is None:
-            covered = [r for group in queue.limits.groups for r in group.resources]
-            return [_Refusal(_NEVER_QUOTA, name, wording.not_covered(name, queue.name, resource, amount, covered))]
+@lru_cache(maxsize=4096)
+def visiting_order(resource: str) -> int:
+    """Resources are visited by this: the 64-bit FNV-1a hash of the name, as in Kueue."""
+    value = 0xCBF29CE484222325
+    for byte in resource.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
 
-    refusals: list[_Refusal] = []
-    options: list[list[str]] = []
-    groups = [g for g in queue.limits.groups if not needed.keys().isdisjoint(g.resources)]
-    for group in groups:
-        keys = queue.label_keys[queue.limits.groups.index(group)]
-        resources = [r for r in group.resources if r in needed]
-        open_flavors = []
-        for flavor_name in group.flavors:
-            flavor = state.flavors[flavor_name]
-            cells = {(flavor_name, r): needed[r] for r in resources}
-            if refusal := _mismatch(state, queue, info, unit, flavor, keys, alone=len(groups) == 1):
-                trial.attempts.append(Attempt(name, flavor_name, match=refusal.why))
-                refusals.append(refusal)
-            elif refusal := _lacks_quota(state, queue, name, cells, trial):
-                trial.attempts.append(Attempt(name, flavor_name, quota=refusal.why))
-                refusals.append(refusal)
+
+class _Scan:
+    """The flavors of one unit of pod sets."""
+
+    def __init__(
+        self,
+        state: State,
+        queue: ClusterQueueState,
+        pod_sets: Sequence[PodSetRequest],
+        unit: tuple[int, ...],
+        oracle: Oracle,
+        rules: Rules,
+        result: Assignment,
+    ) -> None:
+        self.state, self.queue, self.oracle, self.rules, self.result = state, queue, oracle, rules, result
+        self.node = state.ledger.queue(queue.name)
+        self.unit = unit
+        self.pod_sets = [pod_sets[i] for i in unit]
+        self.totals = [_charged(queue, p) for p in self.pod_sets]
+        if len(unit) == 1 and not self.totals[0] and queue.limits.groups:
+            # It asks for nothing, but still needs a flavor: for its nodes.
+            self.totals[0][queue.limits.groups[0].resources[0]] = 0
+        self.needed: dict[str, int] = {}
+        for pod_set, total in zip(self.pod_sets, self.totals, strict=True):
+            _, has = rules.replaced.get(pod_set.name, ({}, {}))
+            for resource, amount in total.items():
+                self.needed[resource] = self.needed.get(resource, 0) + amount - has.get(resource, 0)
+        self.tried: dict[str, Tried] = {}
+        self.refusals: list[Refusal] = []
+        #: the best failure of each resource group
+        self.failures: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return self.pod_sets[0].name
+
+    def run(self) -> bool:
+        """Whether every resource got a flavor. The choices are in the result either way."""
+        chosen: dict[str, Choice] = {}
+        complete = True
+        for resource in sorted(self.needed, key=visiting_order):
+            if resource in chosen:
+                continue
+            group = self.queue.limits.group_of(resource)
+            if group is None:
+                if not self.needed[resource]:
+                    continue
+                self.refusals = [self._not_covered(resource)]
+                self.tried.clear()
+                complete = False
+                break
+            found, refusals = self._group(group, resource)
+            self.refusals += refusals
+            if not found:
+                complete = False
+                break
+            chosen |= found
+        self._record(chosen if complete else {}, complete=complete)
+        return complete
+
+    def _record(self, chosen: Mapping[str, Choice], *, complete: bool) -> None:
+        with_topology = {r: c for r, c in chosen.items() if c.flavor in self.state.flavors and self._topology(c.flavor)}
+        no_fit = max(self.failures, key=SEVERITY.index, default="")
+        if not complete and not self.tried:
+            no_fit = PendingReason.NO_MATCHING_FLAVOR
+        for pod_set, total in zip(self.pod_sets, self.totals, strict=True):
+            own = {r: chosen[r] for r in total if r in chosen}
+            if not own and len(self.pod_sets) > 1:
+                # It asks for nothing, and goes where its group goes.
+                own = with_topology
+            self.result.pod_sets.append(
+                PodSetChoice(
+                    pod_set,
+                    total,
+                    {r: Choice(c.flavor, c.mode, c.borrow, c.tried) for r, c in own.items()},
+                    list(self.refusals),
+                    tried=self.tried,
+                    no_fit=no_fit,
+                )
+            )
+        for resource, choice in chosen.items():
+            cell = (choice.flavor, resource)
+            self.result.usage[cell] = self.result.usage.get(cell, 0) + self.needed[resource]
+        for tried in self.tried.values():
+            self.result.attempts.append(_attempt(self.name, tried))
+
+    def _topology(self, flavor: str) -> str:
+        return self.state.flavors[flavor].spec.topology_name
+
+    # --- one resource group
+
+    def _group(self, group: Group, first: str) -> tuple[dict[str, Choice], list[Refusal]]:
+        """The choice for all resources of a group, and what stood against flavors; {}: there is none."""
+        fungibility = self.queue.spec.flavor_fungibility
+        resources = sorted((r for r in self.needed if r in group.resources), key=visiting_order)
+        best: tuple[tuple[int, ...], dict[str, Choice]] | None = None
+        refusals: list[Refusal] = []
+        least = ""
+        index, last = -1, len(group.flavors) - 1
+        for index in range(self.rules.start.get((self.unit[0], first), 0), len(group.flavors)):
+            flavor = group.flavors[index]
+            skipped = self._skipped(flavor, first)
+            if skipped is not None:
+                refusals.append(skipped)
+                continue
+            tried = Tried(flavor)
+            mismatch = self._mismatch(flavor, resources)
+            if mismatch is not None:
+                tried.mode, tried.no_fit, tried.refusals = Mode.NO_FIT, _reason_of(mismatch.rank), [mismatch]
+                choices: dict[str, Choice] = {}
             else:
-                open_flavors.append(flavor_name)
-        if not open_flavors:
-            return refusals
-        options.append(open_flavors)
+                choices = self._try(flavor, resources, tried)
+            refusals += tried.refusals
+            if flavor in self.tried:
+                self.tried[flavor].merge(tried)
+            else:
+                self.tried[flavor] = tried
+            shade = min((c.mode for c in choices.values()), default=Mode.NO_FIT)
+            if shade == Mode.NO_FIT:
+                least = tried.no_fit if not least else min(least, tried.no_fit, key=SEVERITY.index)
+                continue
+            preference = preference_key(fungibility, shade, tried.borrow)
+            if _ends_scan(fungibility, shade, tried.borrow):
+                best = (preference, choices)
+                break
+            if best is None or preference > best[0]:
+                best = (preference, choices)
+        if best is None:
+            self.failures.append(least or PendingReason.NO_MATCHING_FLAVOR)
+            return {}, refusals
+        for choice in best[1].values():
+            choice.tried = -1 if index >= last else index
+        if min(c.mode for c in best[1].values()) == Mode.FIT:
+            refusals = []
+        for choice in best[1].values():
+            choice.mode = choice.mode.answer
+        return best[1], refusals
 
-    for combination in islice(product(*options), _COMBINATIONS):
-        flavor_of = {r: f for group, f in zip(groups, combination, strict=True) for r in group.resources}
-        mark = state.journal.checkpoint()
-        cells = {(flavor_of[r], r): amount for r, amount in needed.items()}
-        state.ledger.charge(queue.name, cells)
-        placed = _place(state, queue, info, pod_sets, list(dict.fromkeys(combination)), trial)
-        flavors = "+".join(dict.fromkeys(combination))
-        if isinstance(placed, _Refusal):
-            state.journal.rollback(mark)
-            refusals.append(placed)
-            trial.helped_by |= Help.NODES
-            trial.attempts.append(Attempt(name, flavors, topology=placed.why))
-            continue
-        trial.attempts.append(Attempt(name, flavors))
-        for i, total in zip(unit, totals, strict=True):
-            trial.flavors[i] = {r: flavor_of[r] for r in total}
-        for cell, amount in cells.items():
-            trial.usage[cell] = trial.usage.get(cell, 0) + amount
-        trial.placements.update((p.pod_set, p) for p in placed)
-        return []
-    return refusals
+    def _skipped(self, flavor: str, resource: str) -> Refusal | None:
+        """Why a flavor is passed over without being looked at."""
+        allowed, nominated = self.rules.allowed, self.rules.nominated
+        text = ""
+        if allowed is not None and flavor not in allowed:
+            text = f"skipping flavor {flavor} due to WorkloadAllowedResourceFlavorAnnotation annotation"
+        elif nominated is not None and nominated.get(self.name, {}).get(resource) != flavor:
+            text = f"skipping flavor {flavor} as it is not found in the nomination mapping for resource {resource}"
+        return self._no_flavor(text, text, self.name) if text else None
+
+    def _mismatch(self, flavor: str, resources: Sequence[str]) -> Refusal | None:
+        """Why the pod sets may not use the flavor at all, whatever is free in it."""
+        found = self.state.flavors.get(flavor)
+        if found is None:
+            text = f"flavor {flavor} not found"
+            return self._no_flavor(text, text, self.name)
+        for i, pod_set in zip(self.unit, self.pod_sets, strict=True):
+            has, _ = self.rules.replaced.get(pod_set.name, ({}, {}))
+            original = next((has[r] for r in resources if r in has), flavor)
+            if original != flavor:
+                text = f"could not assign {flavor} flavor since the original workload is assigned: {original}"
+                return self._no_flavor(text, text, pod_set.name)
+            refusal = topology_mismatch(self.state, self.queue, i, pod_set, found, alone=self._alone)
+            if refusal is not None:
+                return refusal
+            detail = flavor_mismatch(pod_set, found, found.spec.node_labels.keys())
+            if detail:
+                return self._no_flavor(mismatch_text(pod_set, found), detail, pod_set.name)
+        return None
+
+    @property
+    def _alone(self) -> bool:
+        """Whether all resources come from one group. If not, the topology may be that of another flavor."""
+        return sum(not self.needed.keys().isdisjoint(g.resources) for g in self.queue.limits.groups) == 1
+
+    def _try(self, flavor: str, resources: Sequence[str], tried: Tried) -> dict[str, Choice]:
+        choices: dict[str, Choice] = {}
+        if any((p.name, flavor) in self.rules.excluded for p in self.pod_sets):
+            tried.mode, tried.no_fit = Mode.NO_FIT, PendingReason.TOPOLOGY_PLACEMENT_FAILED
+            return {}
+        for resource in resources:
+            mode, borrow = self._quota((flavor, resource), self.needed[resource], tried)
+            choices[resource] = Choice(flavor, mode, borrow)
+            tried.borrow = max(tried.borrow, borrow)
+            tried.mode = min(tried.mode, mode)
+            if mode == Mode.NO_FIT:
+                return {}
+        if tried.mode < Mode.FIT:
+            tried.possibility = tried.mode
+        return choices
+
+    def _quota(self, cell: Cell, amount: int, tried: Tried) -> tuple[Mode, int]:
+        """How far the quota of a cell goes, and at which level of borrowing."""
+        node, before = self.node, self.result.usage.get(cell, 0)
+        value = before + amount
+        most = node.potential(cell)
+        if value > most:
+            tried.no_fit = PendingReason.EXCEEDS_MAX_QUOTA
+            tried.refusals.append(self._short(Rank.NEVER_QUOTA, cell, amount, before, most, most))
+            return Mode.NO_FIT, 0
+        available = most if self.rules.as_if_unused else max(0, node.available(cell))
+        borrow, has_outside = node.lowest_fit(cell, value)
+        if value <= available:
+            return Mode.FIT, borrow
+        self.result.helped_by |= Help.QUOTA
+        tried.refusals.append(self._short(Rank.WAITS_QUOTA, cell, amount, before, available, most))
+        if node.limits.nominal.get(cell, 0) >= value or has_outside or self._preempts_while_borrowing:
+            return self.oracle(cell, value)
+        tried.no_fit = PendingReason.WAITING_FOR_QUOTA
+        return Mode.NO_FIT, borrow
+
+    @property
+    def _preempts_while_borrowing(self) -> bool:
+        policy = self.queue.spec.preemption
+        fair = self.state.fair_sharing is not None and policy.reclaim_within_cohort != "Never"
+        return policy.borrow_within_cohort.policy != "Never" or fair
+
+    # --- refusals
+
+    def _no_flavor(self, text: str, detail: str, pod_set: str) -> Refusal:
+        return Refusal(Rank.MISMATCH, text, partial(wording.no_flavor, pod_set, self.queue.name, [detail]))
+
+    def _not_covered(self, resource: str) -> Refusal:
+        covered = [r for group in self.queue.limits.groups for r in group.resources]
+        text = f"resource {resource} unavailable in ClusterQueue"
+        amount = self.needed[resource]
+        reason = partial(wording.not_covered, self.name, self.queue.name, resource, amount, covered)
+        return Refusal(Rank.NEVER_QUOTA, text, reason)
+
+    def _short(self, rank: Rank, cell: Cell, amount: int, before: int, available: int, most: int) -> Refusal:
+        show = partial(format_quantity, cell[1])
+        if rank == Rank.NEVER_QUOTA:
+            text = (
+                f"insufficient quota for {cell[1]} in flavor {cell[0]}, previously considered podsets requests "
+                f"({show(before)}) + current podset request ({show(amount)}) > maximum capacity ({show(most)})"
+            )
+        else:
+            more = show(before + amount - available)
+            text = f"insufficient unused quota for {cell[1]} in flavor {cell[0]}, {more} more needed"
+        short = Shortage(cell, amount, before, available, most)
+        state, queue, name = self.state, self.queue.name, self.name
+        return Refusal(
+            rank, text, lambda: wording.lacks_quota(name, queue, short, _holders(state, queue, short.cell)), cell[0]
+        )
 
 
 def _charged(queue: ClusterQueueState, pod_set: PodSetRequest) -> dict[str, int]:
     """What quota the pod set needs. Requests of nothing, and `pods`, count only where the queue covers them."""
     totals = total_requests(pod_set)
     covered = queue.limits.group_of
-    result = {r: n for r, n in totals.items() if covered(r) or (n > 0 and r != "pods")}
-    if not result and queue.limits.groups:
-        # It still needs a flavor: for its nodes.
-        result[queue.limits.groups[0].resources[0]] = 0
-    return result
+    return {r: n for r, n in totals.items() if covered(r) or (n > 0 and r != "pods")}
 
 
-def _mismatch(
-    state: State,
-    queue: ClusterQueueState,
-    info: WorkloadInfo,
-    unit: tuple[int, ...],
-    flavor: ResourceFlavor,
-    keys: frozenset[str],
-    *,
-    alone: bool,
-) -> _Refusal | None:
-    """Why the pod sets may not use the flavor at all, whatever is free in it.
-
-    `alone`: all their resources come from it. If not, the topology may be that of another of their flavors.
-    """
-    name = flavor.metadata.name
-    for i in unit:
-        pod_set = info.pod_sets[i]
-        why = flavor_mismatch(pod_set, flavor, keys)
-        if why:
-            return _Refusal(_MISMATCH, pod_set.name, wording.no_flavor(pod_set.name, queue.name, [why]))
-        if pod_set.topology is None:
-            if flavor.spec.topology_name and not queue.topology_only:
-                why = f"flavor {name} is only for pods with a topology request"
-                return _Refusal(_MISMATCH, pod_set.name, wording.no_flavor(pod_set.name, queue.name, [why]))
-            continue
-        if not flavor.spec.topology_name and not alone:
-            continue
-        levels = state.world.levels(name, bound_by_us=pod_set.bound_by_us)
-        if not levels:
-            return _no_topology(queue, pod_set, [name])
-        for problem in check_topology_request(pod_set.topology, levels, pod_set.count):
-            field = f"spec.podSets[{i}].{problem.field}"
-            bad = wording.bad_request(pod_set.name, name, field, problem.found, problem.allowed)
-            return _Refusal(_BAD_REQUEST, pod_set.name, bad)
-    return None
+def preference_key(fungibility: FlavorFungibility, mode: Mode, borrow: int) -> tuple[int, ...]:
+    """More is preferred: what fits or can be made to, before what nobody can make fit, before what does not fit."""
+    category = min(mode, Mode.PREEMPT)
+    if fungibility.preference == "PreemptionOverBorrowing":
+        return (category, -borrow, mode)
+    return (category, mode, -borrow)
 
 
-def _no_topology(queue: ClusterQueueState, pod_set: PodSetRequest, flavors: Sequence[str]) -> _Refusal:
-    why = f"flavor {', '.join(flavors)} has no topology, which the pods request"
-    return _Refusal(_MISMATCH, pod_set.name, wording.no_flavor(pod_set.name, queue.name, [why]))
+def _ends_scan(fungibility: FlavorFungibility, mode: Mode, borrow: int) -> bool:
+    if mode <= Mode.NO_CANDIDATES:
+        return False
+    if mode < Mode.FIT and fungibility.when_can_preempt == "TryNextFlavor":
+        return False
+    return not (borrow > 0 and fungibility.when_can_borrow == "TryNextFlavor")
 
 
-def _lacks_quota(
-    state: State, queue: ClusterQueueState, pod_set: str, cells: Mapping[Cell, int], trial: _Trial
-) -> _Refusal | None:
-    shortages = state.ledger.shortages(queue.name, cells, trial.usage)
-    never = [s for s in shortages if s.never]
-    if not shortages or (trial.as_if_unused and not never):
-        return None
-    # Of several resources, the one that is missed by the largest share.
-    short = max(never or shortages, key=lambda s: s.missing / s.requested)
-    if not never:
-        trial.helped_by |= Help.QUOTA
-    reason = wording.lacks_quota(pod_set, queue.name, short, _holders(state, queue.name, short.cell))
-    return _Refusal(_NEVER_QUOTA if never else _WAITS_QUOTA, pod_set, reason)
+def _reason_of(rank: Rank) -> str:
+    return PendingReason.NO_MATCHING_FLAVOR if rank <= Rank.BAD_REQUEST else PendingReason.EXCEEDS_MAX_QUOTA
+
+
+def _attempt(pod_set: str, tried: Tried) -> Attempt:
+    match = next((r for r in tried.refusals if r.rank <= Rank.BAD_REQUEST), None)
+    quota = next((r for r in tried.refusals if r.rank > Rank.BAD_REQUEST), None)
+    opening = wording.opening(pod_set)
+
+    def words(refusal: Refusal | None) -> str:
+        return "" if refusal is None else refusal.reason().message.removeprefix(opening)
+
+    return Attempt(pod_set, tried.flavor, match=words(match), quota=words(quota))
 
 
 def _holders(state: State, queue: str, cell: Cell) -> str:
@@ -271,56 +387,3 @@ def _top_holders(state: State, queue: str, cell: Cell) -> str:
     words = [f"{'/'.join(key)} ({format_quantity(cell[1], -amount)})" for amount, key in named]
     more = len(holding) - len(named)
     return ", ".join(words) + (f" and {more} more" if more else "")
-
-
-def _place(
-    state: State,
-    queue: ClusterQueueState,
-    info: WorkloadInfo,
-    pod_sets: Sequence[PodSetRequest],
-    flavors: Sequence[str],
-    trial: _Trial,
-) -> list[Placement] | _Refusal:
-    """Places the pod sets on the nodes that all these flavors name, beside what the workload has placed already."""
-    with_topology = [f for f in flavors if state.flavors[f].spec.topology_name]
-    for pod_set in pod_sets:
-        if pod_set.topology is not None and not with_topology and not pod_set.bound_by_us:
-            return _no_topology(queue, pod_set, flavors)
-    to_place = [p for p in pod_sets if with_topology or p.bound_by_us]
-    if not to_place:
-        return []
-    name = to_place[0].name
-    if len(with_topology) > 1:
-        why = f"flavors {' and '.join(with_topology)} each have a topology, and a pod can be placed in one only"
-        return _Refusal(_MISMATCH, name, wording.no_flavor(name, queue.name, [why]))
-    if not flavors:
-        why = "the ClusterQueue has no flavor that could name nodes"
-        return _Refusal(_MISMATCH, name, wording.no_flavor(name, queue.name, [why]))
-    main = with_topology[0] if with_topology else flavors[0]
-    others = [state.flavors[f] for f in flavors if f != main]
-    labels = dict(state.flavors[main].spec.node_labels)
-    for other in others:
-        for key, value in other.spec.node_labels.items():
-            if labels.setdefault(key, value) != value:
-                why = f"flavors {', '.join(flavors)} want different values of node label {key}"
-                return _Refusal(_MISMATCH, name, wording.no_flavor(name, queue.name, [why]))
-    result = place(state.world, main, [_narrowed(p, others) for p in to_place])
-    if isinstance(result, NoPlacement):
-        never = bool(result.field) or result.fits_when_empty is False
-        return _Refusal(_NEVER_PLACE if never else _WAITS_PLACE, result.pod_set, wording.no_place(main, result))
-    placed = [*trial.placements.values(), *result]
-    by_name = {p.name: p for p in info.pod_sets}
-    state.world.hold(info.key, placed, [by_name[p.pod_set] for p in placed])
-    return result
-
-
-def _narrowed(pod_set: PodSetRequest, others: Sequence[ResourceFlavor]) -> PodSetRequest:
-    """The pod set with what further flavors add to its pods: their node labels, and tolerations."""
-    if not others:
-        return pod_set
-    selector = dict(pod_set.node_selector)
-    tolerations: list[Toleration] = list(pod_set.tolerations)
-    for flavor in others:
-        selector |= flavor.spec.node_labels
-        tolerations += flavor.spec.tolerations
-    return replace(pod_set, node_selector=selector, tolerations=tuple(tolerations))

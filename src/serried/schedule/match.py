@@ -66,6 +66,15 @@ def flavor_mismatch(pod_set: PodSetRequest, flavor: ResourceFlavor, keys: Collec
     return ""
 
 
+def mismatch_text(pod_set: PodSetRequest, flavor: ResourceFlavor) -> str:
+    """`flavor_mismatch` as Kueue words it."""
+    name = flavor.metadata.name
+    taint = first_untolerated(flavor.spec.node_taints, [*pod_set.tolerations, *flavor.spec.tolerations])
+    if taint is not None:
+        return f"untolerated taint {{{taint.key} {taint.value} {taint.effect} <nil>}} in flavor {name}"
+    return f"flavor {name} doesn't match node affinity"
+
+
 def _affinity_allows(affinity: NodeAffinity | None, labels: Mapping[str, str], keys: Collection[str]) -> bool:
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     if required is None or not required.node_selector_terms:

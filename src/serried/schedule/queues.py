@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Flag, auto
 
@@ -108,8 +109,16 @@ class PendingQueue:
         elif was_first:
             self._first_changed(shape, group)
 
-    def head(self) -> Order | None:
-        """The next workload to look at; None: nobody until something changes."""
+    def head(self, before: Callable[[Order], float] | None = None) -> Order | None:
+        """The next workload to look at; None: nobody until something changes.
+
+        `before`: what counts before the order, less first; the same for all workloads of one shape.
+        """
+        if before is not None:
+            ready = [group.members[0] for group in self._groups.values() if group.parked is None]
+            first = min(ready, key=lambda order: (before(order), order), default=None)
+            holder = self.holder() if first is not None else None
+            return None if first is None or (holder is not None and holder < first) else first
         first = self._top(self._ready, holding=False)
         if first is None:
             return None

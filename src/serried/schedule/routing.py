@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from serried.api.meta import Key
+from serried.api.meta import Key, condition_is
 from serried.api.names import PendingReason, QueueReason
 from serried.quota.limits import missing_references
 from serried.schedule.match import selects
@@ -39,6 +39,7 @@ def refresh(state: State, queue: ClusterQueueState) -> None:
     flavors = [[state.flavors[name] for name in g.flavors if name in state.flavors] for g in queue.limits.groups]
     queue.label_keys = tuple(frozenset(key for f in group for key in f.spec.node_labels) for group in flavors)
     queue.topology_only = all(f.spec.topology_name for group in flavors for f in group)
+    queue.has_topology = any(f.spec.topology_name in state.topologies for group in flavors for f in group)
     queue.pending.wake_all()
     if len(queue.pending):
         state.awake[queue.name] = None
@@ -80,14 +81,21 @@ def _activity(state: State, queue: ClusterQueueState) -> Activity:
         return Activity(False, QueueReason.TERMINATING, message)
     if queue.spec.stop_policy != "None":
         return Activity(False, QueueReason.STOPPED, f"spec.stopPolicy is {queue.spec.stop_policy}")
+    if circle := state.ledger.cycle_above(queue.spec.cohort_name):
+        message = f"Can't admit new workloads: cohorts {' → '.join([*circle, circle[0]])} are each other's parents"
+        return Activity(False, QueueReason.COHORT_CYCLE, message)
     strategy = queue.spec.admission_checks_strategy
-    if strategy is not None and strategy.admission_checks:
-        # To admit without a check that the administrator asks for would be worse than not to admit.
-        names = ", ".join(check.name for check in strategy.admission_checks)
+    names = [check.name for check in strategy.admission_checks] if strategy is not None else []
+    # To admit without a check that the administrator asks for would be worse than not to admit.
+    if missing := [name for name in names if name not in state.checks]:
         message = (
-            f"Can't admit new workloads: spec.admissionChecksStrategy names {names}, but no checks are served here"
+            f"Can't admit new workloads: spec.admissionChecksStrategy names {', '.join(missing)}, but there is no such "
+            "AdmissionCheck"
         )
         return Activity(False, QueueReason.ADMISSION_CHECK_NOT_FOUND, message)
+    if inactive := [n for n in names if condition_is(state.checks[n].status.conditions, "Active", "False")]:
+        message = f"Can't admit new workloads: AdmissionCheck {', '.join(inactive)} is not active"
+        return Activity(False, QueueReason.ADMISSION_CHECK_INACTIVE, message)
     problems = queue.problems or missing_references(queue.limits, state.flavors, state.topologies)
     if problems:
         message = "Can't admit new workloads: " + "; ".join(p.message for p in problems)

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
-from serried.api.kueue import Admission, ClusterQueueSpec, LocalQueueSpec, ResourceFlavor, Topology, WorkloadSpec
+from serried.api.kueue import (
+    Admission,
+    AdmissionCheck,
+    ClusterQueueSpec,
+    CohortSpec,
+    LocalQueueSpec,
+    ResourceFlavor,
+    Topology,
+    WorkloadSpec,
+)
 from serried.api.meta import Key
 from serried.model.journal import Journal
 from serried.model.placement import Placement
@@ -15,9 +25,10 @@ from serried.model.world import World
 from serried.quota.ledger import Ledger
 from serried.quota.limits import Cell, Limits, QueueProblem
 from serried.schedule.accounts import Accounts
+from serried.schedule.options import FairSharing, Options
 from serried.schedule.queues import Help, PendingQueue
 from serried.schedule.reasons import Reason
-from serried.schedule.workload import Order, WorkloadInfo
+from serried.schedule.workload import Order, WorkloadInfo, read_weight
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,8 @@ class ClusterQueueState:
     label_keys: tuple[frozenset[str], ...] = ()
     #: every flavor names a topology: workloads without a wish are placed, too
     topology_only: bool = False
+    #: some flavor names a topology that exists
+    has_topology: bool = False
     #: what has changed since its parked workloads were last woken
     stirred: Help = Help.NOTHING
     #: arrivals that have not been told yet why they wait
@@ -60,6 +73,15 @@ class LocalQueueState:
     generation: int
     terminating: bool
     activity: Activity
+
+
+@dataclass
+class CohortState:
+    """A Cohort as it was last read."""
+
+    spec: CohortSpec
+    generation: int
+    problems: list[QueueProblem]
 
 
 @dataclass(frozen=True)
@@ -78,6 +100,21 @@ class Holding:
     confirmed: bool
     #: what of the admission cannot be read
     problems: tuple[str, ...] = ()
+    #: when the quota was reserved, if the status says so
+    reserved_at: datetime | None = None
+
+
+@dataclass
+class Promise:
+    """What a workload was promised when others were preempted for it: it is charged and held, so nobody else takes it."""
+
+    usage: Mapping[Cell, int]
+    placements: tuple[Placement, ...]
+    pod_sets: tuple[PodSetRequest, ...]
+    cluster_queue: str
+    #: those that have not gone yet
+    awaited: set[Key]
+    victims: tuple[Key, ...]
 
 
 @dataclass
@@ -96,12 +133,23 @@ class Record:
     holding: Holding | None = None
     #: the reason last told
     told: Reason | None = None
+    #: it is being preempted for this workload: what it holds is given to that already
+    leaving: Key | None = None
+    #: what it waits for after others were preempted for it
+    promise: Promise | None = None
+    #: admission check → its state
+    checks: Mapping[str, str] = field(default_factory=dict)
+    #: nodes of its places that are lost
+    unhealthy: tuple[str, ...] = ()
+    #: where to go on with the scan of flavors: (pod set, resource) → index of the flavor
+    start: Mapping[tuple[int, str], int] = field(default_factory=dict)
 
 
 class State:
     """The data of one engine. Whoever changes it leaves the journal empty; trials roll back before they return."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Options = Options()) -> None:
+        self.options = options
         self.journal = Journal()
         self.world = World(self.journal)
         self.ledger = Ledger(self.journal)
@@ -111,6 +159,18 @@ class State:
         self.namespaces: dict[str, Mapping[str, str]] = {}
         self.cluster_queues: dict[str, ClusterQueueState] = {}
         self.local_queues: dict[Key, LocalQueueState] = {}
+        self.cohorts: dict[str, CohortState] = {}
+        self.checks: dict[str, AdmissionCheck] = {}
+        #: workloads that hold quota and need another look: a place, a better one, the end of their checks
+        self.second: dict[Key, None] = {}
+        #: of those, the ones for which there were no nodes: they are looked at again when nodes change
+        self.second_waits: dict[Key, None] = {}
+        #: workloads whose victims have all gone
+        self.promised: dict[Key, None] = {}
+        #: when usage of LocalQueues was last counted
+        self.sampled_at: datetime | None = None
+        #: LocalQueue → what it has used lately, as admission fair sharing counts it
+        self.local_usage: dict[Key, float] = {}
         self.workloads: dict[Key, Record] = {}
         #: workloads that cannot be read at all
         self.malformed: dict[Key, Reason] = {}
@@ -124,6 +184,9 @@ class State:
         self.top_holders: dict[str, dict[Cell, str]] = {}
         #: ClusterQueues in which somebody may be looked at
         self.awake: dict[str, None] = {}
+        #: tree of cohorts → ClusterQueues in which somebody waits for quota; and trees in which some was given back
+        self.short_of_quota: dict[str, dict[str, None]] = {}
+        self.quota_stirred: dict[str, None] = {}
         #: ClusterQueues in which somebody waits for nodes, and whether nodes have changed since
         self.short_of_nodes: dict[str, None] = {}
         self.nodes_stirred = False
@@ -143,6 +206,8 @@ class State:
     def stir_nodes(self) -> None:
         """Nodes, pods or placements have changed."""
         self.nodes_stirred = bool(self.short_of_nodes)
+        self.second.update(self.second_waits)
+        self.second_waits.clear()
         self.places_changed = bool(self.incomplete)
 
     def complete(self) -> None:
@@ -156,11 +221,38 @@ class State:
             self.journal.commit()
 
     def stir_quota(self, cluster_queue: str) -> None:
-        """Usage was given back in a ClusterQueue."""
+        """Usage was given back in a ClusterQueue: that may help everyone in its tree of cohorts."""
+        tree = self.ledger.tree_of(cluster_queue)
+        if tree in self.short_of_quota:
+            self.quota_stirred[tree] = None
+
+    def wait_for_quota(self, cluster_queue: str) -> None:
+        """Somebody in this ClusterQueue waits for quota."""
+        self.short_of_quota.setdefault(self.ledger.tree_of(cluster_queue), {})[cluster_queue] = None
+
+    @property
+    def fair_sharing(self) -> FairSharing | None:
+        return self.options.fair_sharing
+
+    def usage_ordered(self, cluster_queue: str) -> bool:
+        """Whether the workloads of a ClusterQueue are ordered by what their LocalQueues have used lately."""
         queue = self.cluster_queues.get(cluster_queue)
-        if queue is not None and queue.pending.waits_for(Help.QUOTA):
-            queue.stirred |= Help.QUOTA
-            self.awake[cluster_queue] = None
+        scope = queue.spec.admission_scope if queue is not None else None
+        return (
+            self.options.admission_fair_sharing is not None
+            and scope is not None
+            and scope.admission_mode == "UsageBasedAdmissionFairSharing"
+        )
+
+    def usage_of(self, local_queue: Key) -> float:
+        """What a LocalQueue has used lately, divided by its weight."""
+        used = self.local_usage.get(local_queue, 0.0)
+        queue = self.local_queues.get(local_queue)
+        fair = queue.spec.fair_sharing if queue is not None else None
+        weight = read_weight(fair.weight if fair is not None else 1)
+        if not weight:
+            return float("inf")
+        return used / float(weight)
 
     # --- moves: each takes a record from one place to another
 
@@ -174,13 +266,91 @@ class State:
     def enqueue(self, record: Record, cluster_queue: str) -> None:
         self.wait(record)
         record.place, record.cluster_queue = "queued", cluster_queue
+        record.start = {}
         queue = self.cluster_queues[cluster_queue]
-        queue.pending.add(record.info.order, record.info.shape)
+        queue.pending.add(record.info.order, self.shape(record))
         queue.untold[record.info.order] = None
         self.awake[cluster_queue] = None
 
+    def shape(self, record: Record) -> bytes:
+        """What it shares with those that fit, or do not fit, alike; where usage orders LocalQueues, within its own."""
+        if self.usage_ordered(record.cluster_queue):
+            return record.info.shape + "/".join(("", *record.info.queue)).encode()
+        return record.info.shape
+
+    # --- promises
+
+    def promise(self, record: Record, promise: Promise) -> None:
+        """Others are preempted for this workload: what they hold is theirs no more, and what it needs is its own."""
+        key = record.info.key
+        for victim in promise.victims:
+            other = self.workloads[victim]
+            assert other.holding is not None
+            other.leaving = key
+            self.ledger.refund(other.holding.cluster_queue, other.holding.usage)
+            self.world.release(victim)
+            self.incomplete.pop(victim, None)
+        self.ledger.charge(promise.cluster_queue, promise.usage)
+        if promise.placements:
+            self.world.hold(key, promise.placements, promise.pod_sets)
+        self.journal.commit()
+        record.promise = promise
+        if not promise.awaited:
+            self.promised[key] = None
+        pending = self.cluster_queues[record.cluster_queue].pending
+        pending.remove(record.info.order)
+        pending.add(record.info.order, b"promise " + "/".join(key).encode())
+
+    def lift_promise(self, record: Record) -> None:
+        """For a trial, or for good: what it was promised is free again. Journalled."""
+        promise = record.promise
+        assert promise is not None
+        self.ledger.refund(promise.cluster_queue, promise.usage)
+        if promise.placements:
+            self.world.release(record.info.key)
+
+    def end_promise(self, record: Record) -> None:
+        """The promise is kept by an admission, or given up. Those who leave for it go on leaving."""
+        promise = record.promise
+        if promise is None:
+            return
+        self.lift_promise(record)
+        self.journal.commit()
+        record.promise = None
+        self.promised.pop(record.info.key, None)
+        self.stir_quota(promise.cluster_queue)
+        self.stir_nodes()
+
+    def stay(self, record: Record) -> None:
+        """A preemption was refused by the API: the victim holds again what it held, and its preemptor nothing."""
+        assert record.holding is not None and record.leaving is not None
+        preemptor = self.workloads.get(record.leaving)
+        record.leaving = None
+        if preemptor is not None and preemptor.promise is not None:
+            self.end_promise(preemptor)
+            queue = self.cluster_queues[preemptor.cluster_queue]
+            queue.pending.remove(preemptor.info.order)
+            queue.pending.add(preemptor.info.order, self.shape(preemptor))
+            self.awake[queue.name] = None
+        self.ledger.charge(record.holding.cluster_queue, record.holding.usage)
+        if record.holding.placements:
+            self._note(
+                record.info.key, self.world.hold(record.info.key, record.holding.placements, record.holding.pod_sets)
+            )
+        self.journal.commit()
+
+    def _gone(self, record: Record) -> None:
+        """A victim has given back what it held."""
+        preemptor = self.workloads.get(record.leaving) if record.leaving is not None else None
+        record.leaving = None
+        if preemptor is not None and preemptor.promise is not None:
+            preemptor.promise.awaited.discard(record.info.key)
+            if not preemptor.promise.awaited:
+                self.promised[preemptor.info.key] = None
+
     def leave(self, record: Record) -> None:
         """It stops waiting; its next place is set by another move."""
+        self.end_promise(record)
         key, local_queue = record.info.key, record.info.queue
         waiting = self.waiting.get(local_queue, {})
         if key in waiting:
@@ -221,10 +391,13 @@ class State:
         """It gives back quota and places; its next place is set by another move."""
         holding, key = record.holding, record.info.key
         assert holding is not None
-        self.ledger.refund(holding.cluster_queue, holding.usage)
-        self.world.release(key)
-        self.journal.commit()
+        if record.leaving is None:
+            self.ledger.refund(holding.cluster_queue, holding.usage)
+            self.world.release(key)
+            self.journal.commit()
         self.incomplete.pop(key, None)
+        self.second.pop(key, None)
+        self.second_waits.pop(key, None)
         self.top_holders.pop(holding.cluster_queue, None)
         holders = self.holders[holding.cluster_queue]
         del holders[key]
@@ -235,9 +408,17 @@ class State:
                 self.accounts.admit(queue, holding.usage, -1)
             self.accounts.reserve(queue, holding.usage, -1)
         record.place, record.holding = "aside", None
+        self._gone(record)
         self.stir_quota(holding.cluster_queue)
         if holding.placements:
             self.stir_nodes()
+
+    def rehold(self, record: Record, holding: Holding) -> None:
+        """It holds the same quota, but other places."""
+        self.confirm(record, holding)
+        self._note(record.info.key, self.world.hold(record.info.key, holding.placements, holding.pod_sets))
+        self.journal.commit()
+        self.stir_nodes()
 
     def confirm(self, record: Record, holding: Holding) -> None:
         """The API server has what the workload holds; it may be admitted only now, or not any more."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from serried.api.kueue import ClusterQueueStatus, LocalQueueStatus
+from serried.api.kueue import ClusterQueueStatus, FairSharingStatus, LocalQueueStatus
 from serried.api.meta import Condition, Key
 from serried.quota.limits import Limits
 from serried.schedule.accounts import flavor_usage
@@ -19,11 +19,16 @@ def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueSta
         cells = found.limits.nominal
         return ClusterQueueStatus(
             conditions=[_condition(found.activity, found.generation)],
-            flavors_reservation=flavor_usage(cells, account.reserved, borrows=True),
-            flavors_usage=flavor_usage(cells, account.used, borrows=True),
+            flavors_reservation=flavor_usage(
+                cells, account.reserved, borrows=True, in_cohort=bool(found.spec.cohort_name)
+            ),
+            flavors_usage=flavor_usage(cells, account.used, borrows=True, in_cohort=bool(found.spec.cohort_name)),
             pending_workloads=sum(len(state.waiting.get(key, ())) for key in state.leads_to.get(queue[1], ())),
             reserving_workloads=account.reserving,
             admitted_workloads=account.admitted,
+            fair_sharing=FairSharingStatus(weighted_share=state.ledger.queue(queue[1]).share().rounded)
+            if state.fair_sharing is not None
+            else None,
         )
     local = state.local_queues.get(queue)
     if local is None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
+
+from serried.api.meta import Key
 from serried.api.names import HOSTNAME, PendingReason
 from serried.api.quantity import format_quantity
 from serried.place.result import NoPlacement
 from serried.quota.ledger import Shortage
 from serried.schedule.reasons import Reason
+
+#: So many workloads are named in a sentence.
+_NAMED = 5
 
 
 def opening(pod_set: str) -> str:
@@ -160,6 +166,28 @@ def behind(queue: str, holder: str, ahead: int) -> Reason:
         available=str(ahead),
         where=f"ClusterQueue {queue}",
         frees=f"the admission of {holder}",
+    )
+
+
+def waits_for_victims(reason: Reason, victims: Sequence[Key]) -> Reason:
+    """Others were preempted for it; it waits until they are gone."""
+    names = ", ".join("/".join(key) for key in victims[:_NAMED]) + (" …" if len(victims) > _NAMED else "")
+    return msgspec.structs.replace(
+        reason,
+        code=PendingReason.WAITING_FOR_PREEMPTED,
+        message=f"{reason.message}. Pending the preemption of {len(victims)} workload(s)",
+        frees=f"the end of {names}, which are being preempted for it; what they leave is kept for it",
+    )
+
+
+def failed_checks(checks: Sequence[str]) -> Reason:
+    """Admission checks have said no, or to try again later."""
+    return Reason(
+        layer="queue",
+        code=PendingReason.INADMISSIBLE,
+        message="The workload has failed admission checks",
+        constraint="admission checks",
+        what=", ".join(checks),
     )
 
 

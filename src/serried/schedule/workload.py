@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from fractions import Fraction
 from functools import cached_property
 
 import msgspec
 
 from serried.api.core import PodSpec, Quantity
 from serried.api.kueue import PodSet, Workload
-from serried.api.meta import Key
-from serried.api.names import SCHEDULER_NAME, PendingReason
-from serried.api.quantity import LIMIT, QuantityError, format_quantity, resource_value
+from serried.api.meta import Key, condition_is, find_condition
+from serried.api.names import (
+    GROUP_WORKLOAD,
+    JOB_UID,
+    PRIORITY_BOOST,
+    SCHEDULER_NAME,
+    EvictedReason,
+    PendingReason,
+    WorkloadCondition,
+)
+from serried.api.quantity import LIMIT, MILLI, QuantityError, format_quantity, parse, resource_value
 from serried.model.pods import pod_requests
 from serried.model.requests import PodSetRequest
 from serried.schedule.reasons import Reason
@@ -26,6 +36,7 @@ Order = tuple[int, float, str, str, str]
 #: Counts as queued before everything else: an object without a creation time.
 _ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
 _PODS = "pods"
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,13 @@ class WorkloadInfo:
     queued_at: datetime
     active: bool
     pod_sets: tuple[PodSetRequest, ...]
+    #: least counts of pod sets with which it may be admitted; None: the whole count only
+    min_counts: tuple[int | None, ...] = ()
+    #: it is being evicted, whoever decided it
+    evicted: bool = False
+    #: of its labels and owners, what decides or is reported
+    job_uid: str = ""
+    lone_pod: bool = False
     #: what is wrong with it as written; not empty: it cannot be admitted until it is changed
     problems: tuple[Reason, ...] = ()
 
@@ -52,17 +70,21 @@ class WorkloadInfo:
         """Workloads of one ClusterQueue with the same shape fit, or do not fit, alike."""
         return msgspec.msgpack.encode(
             [
-                (
-                    p.name,
-                    p.count,
-                    p.requests,
-                    p.topology,
-                    p.node_selector,
-                    p.node_affinity,
-                    p.tolerations,
-                    p.bound_by_us,
-                )
-                for p in self.pod_sets
+                self.priority,
+                self.min_counts,
+                *(
+                    (
+                        p.name,
+                        p.count,
+                        p.requests,
+                        p.topology,
+                        p.node_selector,
+                        p.node_affinity,
+                        p.tolerations,
+                        p.bound_by_us,
+                    )
+                    for p in self.pod_sets
+                ),
             ],
             order="deterministic",
         )
@@ -75,11 +97,36 @@ def total_requests(pod_set: PodSetRequest) -> dict[str, int]:
     return totals
 
 
-def read_workload(workload: Workload) -> WorkloadInfo:
-    """The workload as the decision sees it. Never raises: what is wrong with it is in `problems`."""
-    meta, spec = workload.metadata, workload.spec
+def read_weight(quantity: Quantity) -> Fraction:
+    """A weight of fair sharing; what cannot be read, or is below zero, counts as 1."""
+    try:
+        thousandths = parse(quantity, MILLI)
+    except QuantityError:
+        return Fraction(1)
+    return Fraction(thousandths, MILLI) if thousandths >= 0 else Fraction(1)
+
+
+def priority_boost(workload: Workload) -> int:
+    """What annotation kueue.x-k8s.io/priority-boost adds to the priority; 0 if it is no number of 32 bits."""
+    text = workload.metadata.annotations.get(PRIORITY_BOOST, "")
+    if not _NUMBER.fullmatch(text):
+        return 0
+    value = int(text)
+    return value if -(2**31) <= value < 2**31 else 0
+
+
+def read_workload(workload: Workload, *, boost: bool = False) -> WorkloadInfo:
+    """The workload as the decision sees it. Never raises: what is wrong with it is in `problems`.
+
+    `boost`: the annotation that raises or lowers the priority counts.
+    """
+    meta, spec, status = workload.metadata, workload.spec, workload.status
     problems: list[Reason] = []
-    pod_sets = [_read_pod_set(pod_set, f"spec.podSets[{i}]", problems) for i, pod_set in enumerate(spec.pod_sets)]
+    given_back = {r.name: max(0, r.count) for r in status.reclaimable_pods}
+    pod_sets = [
+        _read_pod_set(pod_set, f"spec.podSets[{i}]", given_back.get(pod_set.name, 0), problems)
+        for i, pod_set in enumerate(spec.pod_sets)
+    ]
     for name, times in Counter(p.name for p in spec.pod_sets).items():
         if times > 1:
             problems.append(
@@ -89,12 +136,27 @@ def read_workload(workload: Workload) -> WorkloadInfo:
         key=meta.key,
         uid=meta.uid,
         queue=(meta.namespace, spec.queue_name),
-        priority=spec.priority or 0,
-        queued_at=meta.creation_timestamp or _ALWAYS,
+        priority=(spec.priority or 0) + (priority_boost(workload) if boost else 0),
+        queued_at=_queued_at(workload),
         active=spec.active,
         pod_sets=tuple(pod_sets),
+        min_counts=tuple(p.min_count for p in spec.pod_sets),
+        evicted=condition_is(status.conditions, WorkloadCondition.EVICTED),
+        job_uid=meta.labels.get(JOB_UID, ""),
+        lone_pod=len(meta.owner_references) == 1
+        and (meta.owner_references[0].api_version, meta.owner_references[0].kind) == ("v1", "Pod")
+        and meta.annotations.get(GROUP_WORKLOAD) != "true",
         problems=tuple(problems),
     )
+
+
+def _queued_at(workload: Workload) -> datetime:
+    """Since when it counts as waiting: its creation, or the eviction that sent it to the back of the queue."""
+    evicted = find_condition(workload.status.conditions, WorkloadCondition.EVICTED)
+    if evicted is not None and evicted.status == "True" and evicted.last_transition_time is not None:
+        if evicted.reason in (EvictedReason.PODS_READY_TIMEOUT, EvictedReason.ADMISSION_CHECK):
+            return evicted.last_transition_time
+    return workload.metadata.creation_timestamp or _ALWAYS
 
 
 def misconfigured(field: str, found: str, allowed: str) -> Reason:
@@ -109,7 +171,7 @@ def misconfigured(field: str, found: str, allowed: str) -> Reason:
     )
 
 
-def _read_pod_set(pod_set: PodSet, path: str, problems: list[Reason]) -> PodSetRequest:
+def _read_pod_set(pod_set: PodSet, path: str, given_back: int, problems: list[Reason]) -> PodSetRequest:
     spec = pod_set.template.spec
     wrong = list(_quantity_problems(spec, f"{path}.template.spec"))
     if pod_set.count < 0:
@@ -117,7 +179,7 @@ def _read_pod_set(pod_set: PodSet, path: str, problems: list[Reason]) -> PodSetR
     problems += wrong
     return PodSetRequest(
         name=pod_set.name,
-        count=max(0, pod_set.count),
+        count=max(0, pod_set.count - given_back),
         requests={} if wrong else pod_requests(spec),
         topology=pod_set.topology_request,
         node_selector=spec.node_selector,

@@ -23,19 +23,15 @@ def test_what_is_charged_is_not_available_until_it_is_refunded() -> None:
     book, _ = ledger()
     book.charge("q", {CPU: 7})
     assert book.available("q", CPU) == 3
-    assert book.shortages("q", {CPU: 3, GPU: 8}, {}) == []
-    assert book.shortages("q", {CPU: 4, GPU: 8}, {}) == [Shortage(CPU, 4, 0, 3, 10)]
+    assert book.fits("q", {CPU: 3, GPU: 8})
+    assert not book.fits("q", {CPU: 4, GPU: 8})
     book.refund("q", {CPU: 7})
     assert book.usage("q") == {}
 
 
 def test_a_shortage_says_what_is_missing_and_whether_it_can_ever_fit() -> None:
-    book, _ = ledger()
-    book.charge("q", {CPU: 8})
-    (short,) = book.shortages("q", {CPU: 5}, {CPU: 3})
-    assert (short.missing, short.never) == (3, False)
-    (short,) = book.shortages("q", {CPU: 8}, {CPU: 3})
-    assert (short.missing, short.never) == (6, True)
+    assert (Shortage(CPU, 5, 3, 5, 10).missing, Shortage(CPU, 5, 3, 5, 10).never) == (3, False)
+    assert (Shortage(CPU, 8, 3, 5, 10).missing, Shortage(CPU, 8, 3, 5, 10).never) == (6, True)
 
 
 def test_after_a_cut_usage_stays_and_nothing_more_fits() -> None:
@@ -43,8 +39,8 @@ def test_after_a_cut_usage_stays_and_nothing_more_fits() -> None:
     book.charge("q", {CPU: 8})
     book.set_limits("q", Limits((Group(("cpu",), ("spot",)),), {CPU: 4}))
     assert book.available("q", CPU) == -4
-    assert book.shortages("q", {CPU: 1}, {}) == [Shortage(CPU, 1, 0, -4, 4)]
-    assert book.shortages("q", {CPU: 0}, {}) == []
+    assert not book.fits("q", {CPU: 1})
+    assert book.fits("q", {CPU: 0})
 
 
 def test_usage_outlives_its_queue() -> None:

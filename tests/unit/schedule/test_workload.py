@@ -91,7 +91,7 @@ def test_a_negative_count_and_two_pod_sets_of_one_name_are_named() -> None:
 def test_workloads_that_differ_only_in_name_and_time_have_one_shape() -> None:
     sets = [pod_set(2, gpu=8, required=RACK), pod_set(1, "driver", cpu=1)]
     base = read_workload(workload("a", *sets))
-    assert read_workload(workload("b", *sets, created=7, priority=3)).shape == base.shape
+    assert read_workload(workload("b", *sets, created=7)).shape == base.shape
     for other in (
         [pod_set(3, gpu=8, required=RACK), sets[1]],
         [pod_set(2, gpu=4, required=RACK), sets[1]],

@@ -1,0 +1,236 @@
+"""The tree of cohorts: what each node has, lends, uses and may still use.
+
+A node is a ClusterQueue (a leaf) or a Cohort. Of what a node has, the part beyond its lending limit stays its own
+(`guaranteed`); the rest, and what it uses beyond its own part, counts in its parent. The rules are Kueue's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import total_ordering
+
+from serried.api.quantity import LIMIT
+from serried.quota.limits import Cell, Limits
+
+_NONE: Mapping[Cell, int] = {}
+
+
+def plus(a: int, b: int) -> int:
+    """A sum of amounts >= 0; what is unlimited (`LIMIT`) stays so."""
+    return LIMIT if a >= LIMIT or b >= LIMIT else min(LIMIT, a + b)
+
+
+def minus(a: int, b: int) -> int:
+    """A difference of amounts; what is unlimited stays so."""
+    return LIMIT if a >= LIMIT else a - b
+
+
+@dataclass(eq=False)
+class Node:
+    """A ClusterQueue or a Cohort in the tree. Amounts: cpu in millicores, everything else in units."""
+
+    name: str
+    is_queue: bool
+    limits: Limits
+    #: of fair sharing, >= 0
+    weight: Fraction = Fraction(1)
+    parent: Node | None = None
+    children: list[Node] = field(default_factory=list)
+    #: quota of the node and of what its children lend
+    subtree: dict[Cell, int] = field(default_factory=dict)
+    #: the part of it that nobody else may use; only cells > 0
+    guaranteed: dict[Cell, int] = field(default_factory=dict)
+    #: what is used of `subtree`, by its children beyond their own part, too; only cells other than 0
+    usage: dict[Cell, int] = field(default_factory=dict)
+    #: 0 for a ClusterQueue, 1 for a Cohort of nothing but those, and so on
+    height: int = 0
+    #: what its children can get at most, summed over flavors; worked out when first asked for
+    _lendable: dict[str, int] | None = None
+
+    # --- the shape of the tree
+
+    def path(self) -> Iterator[Node]:
+        """The node, its parent, and so on up to the root."""
+        node: Node | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+    @property
+    def root(self) -> Node:
+        *_, root = self.path()
+        return root
+
+    def queues(self) -> Iterator[Node]:
+        """All ClusterQueues at or below the node."""
+        found = [self]
+        for node in found:
+            if node.is_queue:
+                yield node
+            found += node.children
+
+    @property
+    def path_name(self) -> str:
+        """As messages show it: /root/cohort/queue."""
+        return "/" + "/".join(reversed([node.name for node in self.path()]))
+
+    # --- what there is
+
+    def settle(self) -> None:
+        """Works out quota, usage and height from the children, which are settled already."""
+        self._lendable = None
+        self.subtree = dict(self.limits.nominal)
+        if not self.is_queue:
+            self.height = 1 + max((child.height for child in self.children if not child.is_queue), default=0)
+            self.usage = {}
+        for child in self.children:
+            for cell, amount in child.subtree.items():
+                lent = minus(amount, child.guaranteed.get(cell, 0))
+                self.subtree[cell] = plus(self.subtree.get(cell, 0), lent)
+            for cell, amount in child.usage.items():
+                if passed := _passed(child, cell, amount):
+                    self.usage[cell] = self.usage.get(cell, 0) + passed
+        self.guaranteed = {}
+        if self.parent is not None:
+            for cell, limit in self.limits.lending.items():
+                if (own := minus(self.subtree.get(cell, 0), limit)) > 0:
+                    self.guaranteed[cell] = own
+
+    def available(self, cell: Cell) -> int:
+        """What may still be used; below zero when more is used than there is."""
+        value = LIMIT
+        for node in reversed(list(self.path())):
+            used, has = node.usage.get(cell, 0), node.subtree.get(cell, 0)
+            if node.parent is None:
+                value = minus(has, used)
+                continue
+            borrowing = node.limits.borrowing.get(cell)
+            if borrowing is not None:
+                own = node.guaranteed.get(cell, 0)
+                value = min(value, plus_signed(minus(has, own) - max(0, used - own), borrowing))
+            value = plus_signed(node.local_available(cell), value)
+        return value
+
+    def local_available(self, cell: Cell) -> int:
+        """What is left of the part that nobody else may use."""
+        return max(0, minus(self.guaranteed.get(cell, 0), self.usage.get(cell, 0)))
+
+    def potential(self, cell: Cell) -> int:
+        """The most there can be when nobody uses anything."""
+        value = 0
+        for node in reversed(list(self.path())):
+            has = node.subtree.get(cell, 0)
+            if node.parent is None:
+                value = has
+                continue
+            value = plus(node.guaranteed.get(cell, 0), value)
+            borrowing = node.limits.borrowing.get(cell)
+            if borrowing is not None:
+                value = min(value, plus(has, borrowing))
+        return value
+
+    def exceeds(self, cell: Cell, more: int = 0) -> bool:
+        """Whether what is used, and `more`, is beyond the quota of the node: it borrows."""
+        return self.usage.get(cell, 0) + more > self.subtree.get(cell, 0)
+
+    def lowest_fit(self, cell: Cell, amount: int) -> tuple[int, bool]:
+        """The height of the smallest subtree around this queue that holds `amount` more, and whether it is only a part
+        of the tree (so that others outside of it could not be asked for more). A queue without cohort is the whole."""
+        if self.parent is None or not self.exceeds(cell, amount):
+            return 0, self.parent is not None
+        rest = amount - self.local_available(cell)
+        node = self.parent
+        while True:
+            if not node.exceeds(cell, rest):
+                return node.height, node.parent is not None
+            if node.parent is None:
+                return node.height, False
+            rest -= node.local_available(cell)
+            node = node.parent
+
+    def add(self, cell: Cell, amount: int) -> None:
+        """Changes the usage, here and as far up as it is passed on."""
+        node: Node | None = self
+        while node is not None and amount:
+            before = node.usage.get(cell, 0)
+            after = before + amount
+            amount = _passed(node, cell, after) - _passed(node, cell, before)
+            if after:
+                node.usage[cell] = after
+            else:
+                node.usage.pop(cell, None)
+            node = node.parent
+
+    # --- fair sharing
+
+    @property
+    def lendable(self) -> Mapping[str, int]:
+        """By resource: what the children can get at most, over all flavors."""
+        if self._lendable is None:
+            self._lendable = {}
+            for cell in self.root.subtree:
+                resource = cell[1]
+                self._lendable[resource] = plus(self._lendable.get(resource, 0), self.potential(cell))
+        return self._lendable
+
+    def share(self, extra: Mapping[Cell, int] = _NONE) -> Share:
+        """The dominant resource share, with `extra` on top of the usage."""
+        if self.parent is None:
+            return Share(Fraction(0), self.weight, "", borrowing=False)
+        borrowed: dict[str, int] = {}
+        for cell, quota in self.subtree.items():
+            over = self.usage.get(cell, 0) + extra.get(cell, 0) - quota
+            if over > 0:
+                borrowed[cell[1]] = borrowed.get(cell[1], 0) + over
+        ratio, dominant = Fraction(0), ""
+        for resource in sorted(borrowed):
+            lendable = self.parent.lendable.get(resource, 0)
+            if lendable > 0 and (here := Fraction(borrowed[resource] * 1000, lendable)) > ratio:
+                ratio, dominant = here, resource
+        return Share(ratio, self.weight, dominant, borrowing=bool(borrowed))
+
+
+@total_ordering
+@dataclass(frozen=True, eq=False)
+class Share:
+    """How much a node borrows, by the resource of which it borrows the largest part. Ordered: less is first."""
+
+    #: thousandths of what could be lent to it
+    ratio: Fraction
+    weight: Fraction
+    resource: str
+    borrowing: bool
+
+    @property
+    def key(self) -> tuple[int, Fraction]:
+        """Two shares compare like their keys: with a weight of nothing, any use is infinite."""
+        if self.weight == 0:
+            return (0, Fraction(0)) if self.ratio == 0 else (1, self.ratio)
+        return (0, self.ratio / self.weight)
+
+    @property
+    def rounded(self) -> int:
+        """As statuses show it: rounded up; the largest integer for infinite."""
+        infinite, value = self.key
+        return LIMIT if infinite else -(-value.numerator // value.denominator)
+
+    def __lt__(self, other: Share) -> bool:
+        return self.key < other.key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Share) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def plus_signed(a: int, b: int) -> int:
+    """A sum in which one side may be below zero; what is unlimited stays so."""
+    return LIMIT if a >= LIMIT or b >= LIMIT else a + b
+
+
+def _passed(node: Node, cell: Cell, usage: int) -> int:
+    """How much of a usage of the node counts in its parent."""
+    return max(0, usage - node.guaranteed.get(cell, 0))

@@ -1,0 +1,193 @@
+"""What one workload would get, or whom it would preempt, in the model as it is: flavors, quota, place and victims together.
+
+Nothing here changes the model: every trial is rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from serried.model.requests import PodSetRequest
+from serried.quota.limits import Cell
+from serried.schedule.assignment import Assignment, Mode, Rank
+from serried.schedule.flavors import NO_RULES, Oracle, Rules, assign
+from serried.schedule.places import find_places, needs_places, places_now
+from serried.schedule.preemption import find_victims
+from serried.schedule.state import ClusterQueueState, State
+from serried.schedule.victims import Victim, Want
+from serried.schedule.workload import WorkloadInfo
+
+#: A pod set that has no place in a flavor is tried in the next one; so many times at most.
+_RETRIES = 16
+
+
+@dataclass
+class Nomination:
+    """What a workload would get, with the counts it would get it for, and who would have to go."""
+
+    assignment: Assignment
+    pod_sets: tuple[PodSetRequest, ...]
+    victims: list[Victim]
+
+    @property
+    def fits(self) -> bool:
+        return self.assignment.mode == Mode.FIT
+
+
+def nominate(
+    state: State,
+    queue: ClusterQueueState,
+    info: WorkloadInfo,
+    now: datetime,
+    start: Mapping[tuple[int, str], int] | None = None,
+    rules: Rules = NO_RULES,
+) -> Nomination:
+    """The flavors, the places and, where nothing is free, the victims for one workload; with all of its pods if that
+    is possible, else with as many as possible."""
+    if start:
+        rules = replace(rules, start=start)
+    full = _nominate(state, queue, info, info.pod_sets, now, rules)
+    if full.fits or full.victims or not state.options.partial_admission:
+        return full
+    fewer = reduced(info.pod_sets, info.min_counts, lambda counts: _acceptable(state, queue, info, counts, now))
+    if fewer is None:
+        return full
+    return _nominate(state, queue, info, fewer, now, NO_RULES)
+
+
+def _acceptable(
+    state: State, queue: ClusterQueueState, info: WorkloadInfo, pod_sets: tuple[PodSetRequest, ...], now: datetime
+) -> bool:
+    found = _nominate(state, queue, info, pod_sets, now, NO_RULES)
+    return found.fits or bool(found.victims)
+
+
+def reduced(
+    pod_sets: Sequence[PodSetRequest],
+    min_counts: Sequence[int | None],
+    fits: Callable[[tuple[PodSetRequest, ...]], bool],
+) -> tuple[PodSetRequest, ...] | None:
+    """The pod sets with the largest counts that fit, all reduced in proportion; None: not even with the least.
+
+    `fits`: whether pod sets with these counts do. It is asked for as many times as halving takes.
+    """
+    slack = [p.count - (p.count if m is None else min(m, p.count)) for p, m in _paired(pod_sets, min_counts)]
+    total = sum(slack)
+    if not total:
+        return None
+
+    def counts(step: int) -> tuple[PodSetRequest, ...]:
+        return tuple(replace(p, count=p.count - less * step // total) for p, less in zip(pod_sets, slack, strict=True))
+
+    low, high = 0, total + 1
+    while low < high:
+        middle = (low + high) // 2
+        if fits(counts(middle)):
+            high = middle
+        else:
+            low = middle + 1
+    return None if low > total else counts(low)
+
+
+def _paired(
+    pod_sets: Sequence[PodSetRequest], min_counts: Sequence[int | None]
+) -> list[tuple[PodSetRequest, int | None]]:
+    padded = [*min_counts, *[None] * (len(pod_sets) - len(min_counts))]
+    return list(zip(pod_sets, padded, strict=True))
+
+
+def _nominate(
+    state: State,
+    queue: ClusterQueueState,
+    info: WorkloadInfo,
+    pod_sets: tuple[PodSetRequest, ...],
+    now: datetime,
+    rules: Rules,
+) -> Nomination:
+    oracle = preemption_oracle(state, queue, info, now)
+    best: Nomination | None = None
+    for _ in range(_RETRIES):
+        found = assign(state, queue, pod_sets, oracle, rules)
+        quota = found.mode
+        if quota != Mode.NO_FIT:
+            find_places(state, queue, info, found)
+        here = Nomination(found, pod_sets, [])
+        if found.mode == Mode.PREEMPT:
+            here.victims = victims_of(state, queue, info, found, now)
+        if best is None or _better(here, best):
+            best = here
+        homeless = [
+            (p.pod_set.name, c.flavor)
+            for p in found.pod_sets
+            if any(r.rank in (Rank.WAITS_PLACE, Rank.NEVER_PLACE) for r in p.refusals)
+            for c in p.flavors.values()
+        ]
+        excluded = rules.excluded | set(homeless)
+        if found.mode == Mode.FIT or excluded == rules.excluded:
+            break
+        rules = replace(rules, excluded=excluded)
+    assert best is not None
+    return best
+
+
+def _better(a: Nomination, b: Nomination) -> bool:
+    def worth(n: Nomination) -> int:
+        furthest = n.assignment.furthest()
+        may_come_free = furthest is not None and not furthest[1].rank.never
+        return 3 if n.fits else 2 if n.victims else 1 if may_come_free else 0
+
+    return worth(a) > worth(b)
+
+
+def victims_of(
+    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, now: datetime
+) -> list[Victim]:
+    """Whom to preempt so that the workload fits with just these flavors, in quota and on the nodes."""
+    has_place = None
+    if needs_places(state, queue, found):
+
+        def has_place() -> bool:
+            return places_now(state, queue, info, found)
+
+    needed = {cell: amount for cell, amount in found.usage.items() if amount > 0}
+    want = Want(info, queue.name, needed, found.contested, has_place)
+    victims = find_victims(state, want, now)
+    if victims and has_place is not None:
+        # The places that it will have then.
+        mark = state.journal.checkpoint()
+        for victim in victims:
+            assert victim.record.holding is not None
+            state.world.release(victim.record.info.key, with_pods=True)
+        places_now(state, queue, info, found)
+        state.journal.rollback(mark)
+    return victims
+
+
+def preemption_oracle(state: State, queue: ClusterQueueState, info: WorkloadInfo, now: datetime) -> Oracle:
+    """What preemption could do for one cell: searched for as if it were all that is needed."""
+    policy = queue.spec.preemption
+    node = state.ledger.queue(queue.name)
+    nobody = policy.within_cluster_queue == "Never" and (policy.reclaim_within_cohort == "Never" or not node.parent)
+
+    def ask(cell: Cell, amount: int) -> tuple[Mode, int]:
+        victims = [] if nobody else find_victims(state, Want(info, queue.name, {cell: amount}, frozenset({cell})), now)
+        if not victims:
+            return Mode.NO_CANDIDATES, node.lowest_fit(cell, amount)[0]
+        mark = state.journal.checkpoint()
+        own = False
+        for victim in victims:
+            assert victim.record.holding is not None
+            own |= victim.record.holding.cluster_queue == queue.name
+            state.ledger.refund(victim.record.holding.cluster_queue, victim.record.holding.usage)
+        borrow = node.lowest_fit(cell, amount)[0]
+        state.journal.rollback(mark)
+        return (Mode.PREEMPT if own else Mode.RECLAIM), borrow
+
+    return ask
+
+
+def takes(found: Assignment) -> dict[Cell, int]:
+    """What an assignment charges."""
+    return {cell: amount for cell, amount in found.usage.items() if amount}

@@ -1,0 +1,45 @@
+"""How the engine decides, as the administrator has set it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class FairSharing:
+    """Queues of a cohort are served, and preempt each other, by their dominant resource shares."""
+
+    preemption_strategies: tuple[str, ...] = ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
+
+
+@dataclass(frozen=True)
+class AdmissionFairSharing:
+    """LocalQueues of a ClusterQueue are served by what they have used lately."""
+
+    #: after this many seconds, what was used counts half
+    half_life: float
+    #: seconds between two updates of what counts as used
+    sampling_interval: float
+    #: resource → how much one unit of it counts; 1 for those not named
+    resource_weights: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that is not an object of the API."""
+
+    fair_sharing: FairSharing | None = None
+    admission_fair_sharing: AdmissionFairSharing | None = None
+    #: annotation kueue.x-k8s.io/priority-boost counts
+    priority_boost: bool = False
+    #: workloads with a minCount may be admitted with fewer pods
+    partial_admission: bool = True
+    #: look at one workload of each ClusterQueue in a cycle, as Kueue does; else at as many as fit
+    one_head: bool = False
+    #: a workload whose nodes, or victims, another one has taken in this cycle is decided anew at once
+    recompute: bool = True
+    recompute_victims: bool = True
+    #: a workload that lost a node, for which there is no other, is evicted; else it is looked at again later
+    fail_fast: bool = True
+    #: under fair sharing, whoever is within nominal quota takes it back whatever the shares are
+    reclaim_within_nominal: bool = True

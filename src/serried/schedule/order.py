@@ -1,0 +1,83 @@
+"""In which order the candidates of one round are served: by borrowing and priority, or by a tournament of shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from serried.quota.limits import Cell
+from serried.quota.tree import Node, Share
+from serried.schedule.nominate import Nomination
+from serried.schedule.state import ClusterQueueState, Record, State
+
+
+@dataclass(eq=False)
+class Entry:
+    """One candidate, and what it would get."""
+
+    record: Record
+    queue: ClusterQueueState
+    nomination: Nomination
+    #: how often places had been given or taken when it was nominated
+    seen: int = 0
+
+
+def in_order(state: State, entries: Sequence[Entry]) -> Iterator[Entry]:
+    """Entries one after the other; under fair sharing each is chosen for the shares of the moment it is asked for."""
+    if state.fair_sharing is None:
+        yield from sorted(entries, key=lambda e: (e.nomination.assignment.borrowing, *e.record.info.order))
+        return
+    trees: dict[str, list[Entry]] = {}
+    for entry in sorted(entries, key=lambda e: e.record.info.order):
+        trees.setdefault(state.ledger.tree_of(entry.queue.name), []).append(entry)
+    for members in trees.values():
+        left = {entry.queue.name: entry for entry in members}
+        root = state.ledger.queue(members[0].queue.name).root
+        while left:
+            winner = next(iter(left.values())) if root.is_queue else _tournament(state, root, left)
+            del left[winner.queue.name]
+            yield winner
+
+
+def _tournament(state: State, root: Node, entries: Mapping[str, Entry]) -> Entry:
+    """The winner at the root: at each node, the best of what its children send up."""
+    keys = {id(entry): _shares(state, entry) for entry in entries.values()}
+    winners: dict[int, Entry] = {}
+    for node in _bottom_up(root):
+        if node.is_queue:
+            if node.name in entries:
+                winners[id(node)] = entries[node.name]
+            continue
+        sent = [winners[id(child)] for child in node.children if id(child) in winners]
+        if sent:
+            winners[id(node)] = min(sent, key=_better(keys, node))
+    return winners[id(root)]
+
+
+def _better(keys: Mapping[int, Mapping[int, tuple[bool, Share]]], node: Node) -> Callable[[Entry], tuple[object, ...]]:
+    def key(entry: Entry) -> tuple[object, ...]:
+        borrows, share = keys[id(entry)][id(node)]
+        return (borrows, share, entry.record.info.order)
+
+    return key
+
+
+def _shares(state: State, entry: Entry) -> dict[int, tuple[bool, Share]]:
+    """For each cohort above the candidate's queue: whether the child on the way to it borrows what is asked for, and
+    the share of that child, with the candidate counted in."""
+    usage: Mapping[Cell, int] = {c: a for c, a in entry.nomination.assignment.usage.items() if a}
+    mark = state.journal.checkpoint()
+    state.ledger.charge(entry.queue.name, usage)
+    result = {}
+    for node in state.ledger.queue(entry.queue.name).path():
+        if node.parent is not None:
+            result[id(node.parent)] = (any(node.exceeds(cell) for cell in usage), node.share())
+    state.journal.rollback(mark)
+    return result
+
+
+def _bottom_up(root: Node) -> list[Node]:
+    order = [root]
+    for node in order:
+        order += node.children
+    return order[::-1]

@@ -1,0 +1,158 @@
+"""A second look at workloads that hold quota: places that were put off, nodes that were lost, checks that have answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from serried.api.assignment import AssignmentError, encode
+from serried.api.kueue import Admission
+from serried.api.names import CheckState, EvictedReason
+from serried.model.placement import Placement
+from serried.place.keep import Replacement
+from serried.place.place import place
+from serried.place.result import NoPlacement
+from serried.schedule.admission import Grant, required_checks
+from serried.schedule.state import Holding, Record, State
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """A workload has to give back what it holds, and why."""
+
+    reason: str
+    message: str
+    deactivate: bool = False
+
+
+def needs_second(state: State, record: Record) -> bool:
+    """Whether a workload that holds quota is to be looked at again."""
+    holding = record.holding
+    if holding is None or record.leaving is not None:
+        return False
+    if record.unhealthy and holding.placements:
+        return True
+    if holding.admitted or not holding.confirmed:
+        return False
+    states = [record.checks.get(name) for name in _checks(state, holding)]
+    answered = any(s in (CheckState.RETRY, CheckState.REJECTED) for s in states)
+    return not record.info.evicted and (answered or all(s == CheckState.READY for s in states))
+
+
+def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
+    """What becomes of it. What it gets is taken in the model."""
+    key, holding = record.info.key, record.holding
+    state.second.pop(key, None)
+    if holding is None or not needs_second(state, record):
+        return
+    if record.unhealthy and holding.placements:
+        yield from _replace_node(state, record, holding)
+        return
+    checks = _checks(state, holding)
+    failed = [c for c in checks if record.checks.get(c) in (CheckState.RETRY, CheckState.REJECTED)]
+    if failed:
+        rejected = [c for c in failed if record.checks.get(c) == CheckState.REJECTED]
+        if rejected:
+            message = f"Admission check(s): {','.join(rejected)}, were rejected"
+            yield Eviction(EvictedReason.DEACTIVATED, message, deactivate=True)
+        else:
+            yield Eviction(EvictedReason.ADMISSION_CHECK, "At least one admission check is false")
+        return
+    delayed = [a.name for a in holding.admission.pod_set_assignments if a.delayed_topology_request == "Pending"]
+    if not delayed:
+        changed = replace(holding, admitted=True)
+        state.confirm(record, changed)
+        yield Grant(changed, kind="checks")
+        return
+    found = _place(state, holding, None)
+    if isinstance(found, NoPlacement):
+        # Its nodes may still be coming up.
+        state.second_waits[key] = None
+        return
+    changed = _with_places(holding, found)
+    if changed is not None:
+        state.rehold(record, replace(changed, admitted=True))
+        assert record.holding is not None
+        yield Grant(record.holding, kind="topology")
+
+
+def _checks(state: State, holding: Holding) -> list[str]:
+    queue = state.cluster_queues.get(holding.cluster_queue)
+    if queue is None:
+        return []
+    flavors = {f for a in holding.admission.pod_set_assignments for f in a.flavors.values()}
+    return required_checks(state, queue, flavors)
+
+
+def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Grant | Eviction]:
+    lost = [n for n in record.unhealthy if any(d[0][-1:] == (n,) for p in holding.placements for d in p.domains)]
+    if not lost:
+        return
+    if len(lost) > 1:
+        names = ", ".join(lost)
+        yield Eviction(
+            EvictedReason.NODE_FAILURES,
+            f"Workload eviction triggered due to multiple TAS assigned node failures, including: {names}",
+        )
+        return
+    current = {p.pod_set: p for p in holding.placements}
+    replacement = Replacement(lost[0], current, lone_pod=record.info.lone_pod)
+    found = _place(state, holding, replacement)
+    if isinstance(found, NoPlacement):
+        if state.options.fail_fast:
+            yield Eviction(
+                EvictedReason.NODE_FAILURES,
+                f"Workload was evicted as there was no replacement for a failed node: {lost[0]}",
+            )
+        else:
+            state.second_waits[record.info.key] = None
+        return
+    changed = _with_places(holding, found)
+    if changed is not None:
+        record.unhealthy = ()
+        state.rehold(record, changed)
+        assert record.holding is not None
+        yield Grant(record.holding, kind="replacement")
+
+
+def _place(state: State, holding: Holding, replacement: Replacement | None) -> dict[str, Placement] | NoPlacement:
+    """Places in the flavors that it holds."""
+    by_flavor: dict[str, list[str]] = {}
+    for assignment in holding.admission.pod_set_assignments:
+        flavor = next((f for f in assignment.flavors.values() if _has_topology(state, f)), "")
+        if flavor and (replacement is None or assignment.name in replacement.current):
+            by_flavor.setdefault(flavor, []).append(assignment.name)
+    found: dict[str, Placement] = {}
+    pod_sets = {p.name: p for p in holding.pod_sets}
+    for flavor, names in by_flavor.items():
+        result = place(state.world, flavor, [pod_sets[n] for n in names], replacement=replacement)
+        if isinstance(result, NoPlacement):
+            return result
+        found |= {p.pod_set: p for p in result}
+    return found
+
+
+def _has_topology(state: State, flavor: str) -> bool:
+    return flavor in state.flavors and bool(state.flavors[flavor].spec.topology_name)
+
+
+def _with_places(holding: Holding, found: Mapping[str, Placement]) -> Holding | None:
+    """The holding with these places; None: they cannot be written."""
+    assignments = []
+    for assignment in holding.admission.pod_set_assignments:
+        placement = found.get(assignment.name)
+        if placement is not None:
+            try:
+                written = encode(placement.levels, placement.domains)
+            except AssignmentError:
+                return None
+            delayed = "Ready" if assignment.delayed_topology_request else None
+            assignment = msgspec.structs.replace(
+                assignment, topology_assignment=written, delayed_topology_request=delayed
+            )
+        assignments.append(assignment)
+    admission = Admission(cluster_queue=holding.admission.cluster_queue, pod_set_assignments=assignments)
+    kept = [p for p in holding.placements if p.pod_set not in found]
+    return replace(holding, admission=admission, placements=(*kept, *found.values()), confirmed=False)

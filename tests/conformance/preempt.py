@@ -1,0 +1,521 @@
+"""Quota, flavors, shares and victims: a state of the queues, one question, and its answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+
+from serried.api.core import Node
+from serried.api.kueue import (
+    ClusterQueue,
+    Cohort,
+    FlavorFungibility,
+    LocalQueue,
+    PodSet,
+    ResourceFlavor,
+    Topology,
+    Workload,
+)
+from serried.api.quantity import resource_value
+from serried.model.placement import Placement
+from serried.model.requests import PodSetRequest
+from serried.quota.limits import Cell
+from serried.quota.tree import Node as QuotaNode
+from serried.schedule.assignment import Assignment, Mode, PodSetChoice
+from serried.schedule.cycle import preemption_message
+from serried.schedule.engine import Engine
+from serried.schedule.fair import Offers
+from serried.schedule.flavors import Oracle, Rules, assign, preference_key
+from serried.schedule.nominate import reduced
+from serried.schedule.options import AdmissionFairSharing, FairSharing, Options
+from serried.schedule.places import find_places
+from serried.schedule.preemption import find_victims
+from serried.schedule.state import Record, State
+from serried.schedule.victims import Want, may_preempt, victim_order
+from serried.schedule.workload import priority_boost, read_workload
+
+Case = Mapping[str, Any]
+_MODES = {
+    "NoFit": Mode.NO_FIT,
+    "NoCandidates": Mode.NO_CANDIDATES,
+    "Preempt": Mode.PREEMPT,
+    "Reclaim": Mode.RECLAIM,
+    "Fit": Mode.FIT,
+}
+_ALLOWED = "kueue.x-k8s.io/workload-allowed-resource-flavors"
+
+
+def difference(case: Case) -> str:
+    """What Serried answers differently from the record; "" when nothing."""
+    found, expected = _SUITES[case["suite"]](case), dict(case["expected"])
+    lines = []
+    for path in expected.pop("orderSensitive", ()):
+        # The answer depends on the order in which resources are visited, which is ours where it matters.
+        match = re.fullmatch(r"podSets\[(\d+)\]\.(\w+)", path)
+        assert match, path
+        for side in (found, expected):
+            side["podSets"][int(match[1])].pop(match[2], None)
+    for key in sorted(found.keys() | expected.keys()):
+        a, b = _plain(expected.get(key)), _plain(found.get(key))
+        if a != b:
+            lines.append(f"{key}: expected {msgspec.json.encode(a).decode()}, found {msgspec.json.encode(b).decode()}")
+    return "; ".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    """Absent means null, an empty string, list or map; entries of zero in maps of amounts may be missing."""
+    if isinstance(value, Mapping):
+        plain = {k: _plain(v) for k, v in value.items()}
+        return {k: v for k, v in plain.items() if v or v is False} or None
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value] or None
+    return value or None
+
+
+# --- the state
+
+
+def _engine(case: Case) -> Engine:
+    gates = case.get("featureGates", {})
+    fair = case.get("fairSharing") or {}
+    strategies = fair.get("preemptionStrategies") or FairSharing().preemption_strategies
+    engine = Engine(
+        Options(
+            fair_sharing=FairSharing(tuple(strategies)) if fair.get("enabled") else None,
+            admission_fair_sharing=AdmissionFairSharing(0, 0) if "admissionFairSharing" in case else None,
+            priority_boost=gates.get("PriorityBoost", False),
+            reclaim_within_nominal=gates.get("FairSharingPreemptWithinNominal", True),
+        )
+    )
+    for body in case.get("topologies", ()):
+        engine.set_topology(msgspec.convert(body, Topology))
+    for body in case.get("nodes", ()):
+        engine.set_node(msgspec.convert(body, Node))
+    for body in case.get("resourceFlavors", ()):
+        engine.set_flavor(msgspec.convert(body, ResourceFlavor))
+    for body in case.get("cohorts", ()):
+        engine.set_cohort(msgspec.convert(body, Cohort))
+    for body in case.get("clusterQueues", ()):
+        engine.set_cluster_queue(msgspec.convert(body, ClusterQueue))
+    for body in case.get("localQueues", ()):
+        engine.set_local_queue(msgspec.convert(body, LocalQueue))
+    for body in (*case.get("admitted", ()), *case.get("workloads", ())):
+        engine.set_workload(msgspec.convert(body, Workload))
+    for queue, cells in case.get("usage", {}).items():
+        engine._state.ledger.charge(queue, _cells(cells))
+    for i, use in enumerate(case.get("nodeUsage", ())):
+        topology = engine._state.world.levels(use["flavor"])
+        held = Placement(
+            "used", use["flavor"], topology[-len(use["domain"]) :], ((tuple(use["domain"]), use["count"]),)
+        )
+        engine._state.world.hold(("used", str(i)), [held], [PodSetRequest("used", use["count"], use["perPodRequests"])])
+    engine._state.journal.commit()
+    return engine
+
+
+def _state(case: Case) -> State:
+    return _engine(case)._state
+
+
+def _cells(usage: Mapping[str, Mapping[str, int]]) -> dict[Cell, int]:
+    return {(flavor, resource): n for flavor, amounts in usage.items() for resource, n in amounts.items()}
+
+
+def _nested(cells: Mapping[Cell, int]) -> dict[str, dict[str, int]]:
+    result: dict[str, dict[str, int]] = {}
+    for (flavor, resource), amount in cells.items():
+        result.setdefault(flavor, {})[resource] = amount
+    return result
+
+
+def _now(case: Case) -> datetime:
+    text = case.get("now")
+    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _workload(body: Any) -> Workload:
+    return msgspec.convert(body, Workload)
+
+
+def _nodes(state: State) -> list[QuotaNode]:
+    queues = [state.ledger.queue(name) for name in state.cluster_queues]
+    return queues + state.ledger.cohorts()
+
+
+def _key(record: Record) -> str:
+    return "/".join(record.info.key)
+
+
+# --- quota
+
+
+def _available(case: Case) -> dict[str, Any]:
+    state = _state(case)
+    result: dict[str, dict[str, Any]] = {"available": {}, "potentiallyAvailable": {}}
+    for name, queue in state.cluster_queues.items():
+        node = state.ledger.queue(name)
+        wanted = _cells(case["expected"]["available"].get(name, {})).keys() | queue.limits.nominal.keys()
+        result["available"][name] = _nested({c: max(0, node.available(c)) for c in wanted})
+        result["potentiallyAvailable"][name] = _nested({c: node.potential(c) for c in wanted})
+    return result
+
+
+def _tree(case: Case, state: State | None = None) -> dict[str, Any]:
+    state = state or _state(case)
+    result: dict[str, dict[str, Any]] = {}
+    inactive = [n for n, q in state.cluster_queues.items() if q.activity.reason in ("FlavorNotFound", "CohortCycle")]
+    for node in _nodes(state):
+        if node.is_queue and node.name in inactive and node.name not in case["expected"].get("clusterQueues", {}):
+            continue
+        kind = "clusterQueues" if node.is_queue else "cohorts"
+        subtree, usage = _nested(node.subtree), _nested(node.usage)
+        result.setdefault(kind, {})[node.name] = {"subtreeQuota": subtree, "usage": usage}
+    return {**result, "inactiveClusterQueues": sorted(inactive)}
+
+
+def _ops(case: Case) -> dict[str, Any]:
+    state = _state(case)
+    for names, move in ((case.get("remove", ()), state.ledger.refund), (case.get("add", ()), state.ledger.charge)):
+        for name in names:
+            record = next(r for r in state.workloads.values() if name in (r.info.key[1], _key(r)))
+            assert record.holding is not None
+            move(record.holding.cluster_queue, record.holding.usage)
+    return _tree(case, state)
+
+
+def _cohort_delete(case: Case) -> dict[str, Any]:
+    engine = _engine(case)
+    ledger = engine._state.ledger
+    before = {node.name: _nested(node.subtree) for node in ledger.cohorts()}
+    engine.delete_cohort(case["deleteCohort"])
+    after = {node.name: _nested(node.subtree) for node in ledger.cohorts()}
+    return {"cohortSubtreeQuotaBefore": before, "cohortSubtreeQuotaAfter": after}
+
+
+def _shares(case: Case) -> dict[str, Any]:
+    state = _state(case)
+    extra = _cells(case.get("extraUsage", {}))
+    shares = []
+    for node in _nodes(state):
+        share = node.share(extra)
+        infinite, value = share.key
+        shares.append(
+            {
+                "kind": "ClusterQueue" if node.is_queue else "Cohort",
+                "name": node.name,
+                "borrowing": share.borrowing,
+                "dominantResource": share.resource,
+                "share": share.rounded,
+                "preciseShare": "+Inf" if infinite else _same_decimal(case, node, value),
+            }
+        )
+    order = [(s["kind"], s["name"]) for s in case["expected"]["shares"]]
+    return {"shares": sorted(shares, key=lambda s: order.index((s["kind"], s["name"])))}
+
+
+def _same_decimal(case: Case, node: QuotaNode, value: Fraction) -> str:
+    """The expected decimal if it is the value to within its precision, else the value."""
+    kind = "ClusterQueue" if node.is_queue else "Cohort"
+    for share in case["expected"]["shares"]:
+        if (share["kind"], share["name"]) == (kind, node.name) and share["preciseShare"] != "+Inf":
+            text = str(share["preciseShare"])
+            if abs(Fraction(text) - value) <= abs(value) / 10**9:
+                return text
+    return str(float(value))
+
+
+def _borrowing(case: Case) -> dict[str, Any]:
+    node = _state(case).ledger.queue(case["targetClusterQueue"])
+    requested = _cells(case["requested"])
+    return {
+        "borrowing": any(node.exceeds(cell) for cell in node.usage),
+        "borrowingOnRequested": any(node.exceeds(cell) for cell in requested),
+    }
+
+
+def _cq_usage(case: Case) -> dict[str, Any]:
+    engine = _engine(case)
+    queue = engine._state.cluster_queues[case["targetClusterQueue"]]
+    status = engine.status(("", queue.name))
+    return _report(status, borrows=True) if status is not None else {}
+
+
+def _lq_usage(case: Case) -> dict[str, Any]:
+    engine = _engine(case)
+    target = case["targetLocalQueue"]
+    key = tuple(target.split("/", 1)) if isinstance(target, str) else (target.get("namespace", ""), target["name"])
+    if len(key) == 1:
+        key = ("", key[0])
+    state = engine._state
+    account = state.accounts[key]
+    limits = state.cluster_queues[state.local_queues[key].spec.cluster_queue].limits
+    result: dict[str, Any] = {}
+    for field, cells in (("admitted", account.used), ("reserved", account.reserved)):
+        if field in case["expected"]:
+            result[field] = [{"flavor": f, "resource": r, "total": cells.get((f, r), 0)} for f, r in limits.nominal]
+    for field, count in (("admittedWorkloads", account.admitted), ("reservingWorkloads", account.reserving)):
+        if field in case["expected"]:
+            result[field] = count
+    return result
+
+
+def _report(status: Any, *, borrows: bool) -> dict[str, Any]:
+    def rows(usage: Iterable[Any]) -> list[dict[str, Any]]:
+        return [
+            {
+                "flavor": flavor.name,
+                "resource": r.name,
+                "total": resource_value(r.name, r.total),
+                "borrowed": resource_value(r.name, r.borrowed),
+            }
+            for flavor in usage
+            for r in flavor.resources
+        ]
+
+    return {
+        "admitted": rows(status.flavors_usage),
+        "reserved": rows(status.flavors_reservation),
+        "admittedWorkloads": status.admitted_workloads,
+        "reservingWorkloads": status.reserving_workloads,
+    }
+
+
+# --- priorities and orders
+
+
+def _policy(case: Case) -> dict[str, Any]:
+    boost = case.get("featureGates", {}).get("PriorityBoost", False)
+    incoming, candidate = (read_workload(_workload(case[k]), boost=boost) for k in ("incoming", "candidate"))
+    return {"eligible": may_preempt(case["policy"], incoming, candidate)}
+
+
+def _priority(case: Case) -> dict[str, Any]:
+    boost = case.get("featureGates", {}).get("PriorityBoost", False)
+    workload = _workload(case["incoming"])
+    return {
+        "basePriority": workload.spec.priority or 0,
+        "boost": priority_boost(workload) if boost else 0,
+        "effectivePriority": read_workload(workload, boost=boost).priority,
+    }
+
+
+def _candidate_order(case: Case) -> dict[str, Any]:
+    usage = (case.get("admissionFairSharing") or {}).get("localQueueUsage", {})
+    spec = {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}} if usage else {}
+    target = {"metadata": {"name": case["targetClusterQueue"]}, "spec": spec}
+    state = _state({**case, "clusterQueues": [target], "admitted": case["candidates"]})
+    for name, value in usage.items():
+        namespace, _, queue = name.rpartition("/")
+        state.local_usage[namespace, queue] = float(value)
+    key = victim_order(state, case["targetClusterQueue"], _now(case))
+    return {"order": [_key(r) for r in sorted(state.workloads.values(), key=key)]}
+
+
+def _fair_order(case: Case) -> dict[str, Any]:
+    state = _state(case)
+    target = state.ledger.queue(case["targetClusterQueue"])
+    order = victim_order(state, target.name, _now(case))
+    candidates = {
+        name: sorted((state.workloads[k] for k in state.holders.get(name, ())), key=order)
+        for name in case["candidateClusterQueues"]
+    }
+    offers = Offers(target, candidates, order)
+    found = []
+    actions = iter(case.get("actions", ()))
+    for queue in offers:
+        found.append(queue.name)
+        if next(actions, "") == "drop":
+            offers.drop(queue.name)
+        else:
+            candidates[queue.name].pop(0)
+    return {"order": found}
+
+
+# --- victims
+
+
+def _assigned(case: Case) -> tuple[dict[Cell, int], frozenset[Cell]]:
+    requests = {p["name"]: _pod_requests(p) for p in case["incoming"]["spec"]["podSets"]}
+    replaced = {p["name"]: p["count"] for p in (case.get("replacedSlice") or {}).get("podSets", ())}
+    needed: dict[Cell, int] = {}
+    contested = set()
+    for pod_set in case["assignment"]["podSets"]:
+        count = pod_set["count"]
+        if pod_set["name"] in replaced and case["suite"] == "flavorusage":
+            count -= replaced[pod_set["name"]]
+        for resource, choice in pod_set.get("flavors", {}).items():
+            cell = (choice["name"], resource)
+            per_pod = 1 if resource == "pods" else requests[pod_set["name"]].get(resource, 0)
+            if per_pod:
+                needed[cell] = needed.get(cell, 0) + per_pod * count
+            if choice["mode"] == "Preempt":
+                contested.add(cell)
+    return needed, frozenset(contested)
+
+
+def _pod_requests(pod_set: Any) -> Mapping[str, int]:
+    workload = Workload()
+    workload.spec.pod_sets = [msgspec.convert(pod_set, PodSet)]
+    return read_workload(workload).pod_sets[0].requests
+
+
+def _victims(case: Case) -> dict[str, Any]:
+    state = _state(case)
+    workload = _workload(case["incoming"])
+    incoming = Record(read_workload(workload, boost=state.options.priority_boost), workload.spec, "")
+    needed, contested = _assigned(case)
+    queue = case["targetClusterQueue"]
+    found = find_victims(state, Want(incoming.info, queue, needed, contested), _now(case))
+    rows = []
+    fields = {k for row in case["expected"]["preempted"] for k in row} or {"workload", "reason"}
+    for victim in found:
+        assert victim.record.holding is not None
+        paths = [state.ledger.queue(q).path_name for q in (queue, victim.record.holding.cluster_queue)]
+        message = "" if victim.record.info.evicted else preemption_message(incoming, victim, *paths)
+        row = {
+            "workload": _key(victim.record),
+            "reason": victim.reason,
+            "message": message,
+            "alreadyEvicted": victim.record.info.evicted,
+        }
+        rows.append({k: v for k, v in row.items() if k in fields})
+    order = [row["workload"] for row in case["expected"]["preempted"]]
+    rows.sort(key=lambda row: order.index(row["workload"]) if row["workload"] in order else len(order))
+    return {"preempted": rows}
+
+
+# --- flavors
+
+
+def _preference(case: Case) -> dict[str, Any]:
+    fungibility = msgspec.convert(case.get("flavorFungibility", {}), FlavorFungibility)
+    a, b = (preference_key(fungibility, _MODES[case[k]["mode"]], case[k]["borrowing"]) for k in ("a", "b"))
+    return {"aPreferredOverB": a > b}
+
+
+def _usage(case: Case) -> dict[str, Any]:
+    return {"usage": _nested(_assigned(case)[0])}
+
+
+def _reduce(case: Case) -> dict[str, Any]:
+    pod_sets = [PodSetRequest(p.get("name", str(i)), p["count"], {}) for i, p in enumerate(case["podSets"])]
+    counts = [p.get("minCount") for p in case["podSets"]]
+    found = reduced(pod_sets, counts, lambda sets: sum(p.count for p in sets) <= case["countLimit"])
+    return {"found": found is not None, "count": sum(p.count for p in found or ())}
+
+
+def _simulated(case: Case) -> Oracle:
+    simulation = case["preemptionSimulation"]
+    overrides = {(o["flavor"], o["resource"]): o for o in simulation.get("overrides", ())}
+
+    def ask(cell: Cell, amount: int) -> tuple[Mode, int]:
+        answer = overrides.get(cell, simulation["default"])
+        return _MODES[answer["possibility"]], answer["borrowAfter"]
+
+    return ask
+
+
+def _flavors(case: Case) -> dict[str, Any]:
+    state = _state(case)
+    queue = state.cluster_queues[case["targetClusterQueue"]]
+    info = read_workload(_workload(case["incoming"]), boost=state.options.priority_boost)
+    gates = case.get("featureGates", {})
+    allowed = _workload(case["incoming"]).metadata.annotations.get(_ALLOWED)
+    replaced = {
+        p["name"]: (p.get("flavors", {}), p.get("requests") or _replaced_requests(case, p))
+        for p in (case.get("replacedSlice") or {}).get("podSets", ())
+    }
+    rules = Rules(
+        allowed=frozenset(allowed.split(",")) if allowed and gates.get("ConcurrentAdmission") else None,
+        nominated=case.get("nominatedFlavors"),
+        replaced=replaced,
+    )
+    found = assign(state, queue, info.pod_sets, _simulated(case), rules)
+    if found.mode != Mode.NO_FIT:
+        find_places(state, queue, info, found)
+    state.journal.rollback(0)
+    observed = gates.get("UnadmittedWorkloadsObservability", True)
+    return {
+        "mode": found.mode.word,
+        "borrowing": found.borrowing,
+        "usage": _nested(found.usage),
+        "noFitReason": found.no_fit if observed else "",
+        "podSets": [_pod_set(found, p, observed=observed) for p in found.pod_sets],
+    }
+
+
+def _replaced_requests(case: Case, pod_set: Any) -> dict[str, int]:
+    requests = next(_pod_requests(p) for p in case["incoming"]["spec"]["podSets"] if p["name"] == pod_set["name"])
+    return {resource: amount * pod_set["count"] for resource, amount in requests.items()}
+
+
+def _pod_set(found: Assignment, choice: PodSetChoice, *, observed: bool) -> dict[str, Any]:
+    placement = choice.placement
+    return {
+        "name": choice.pod_set.name,
+        "count": choice.pod_set.count,
+        "mode": choice.mode.word,
+        "requests": {r: n for r, n in choice.requests.items() if n},
+        "error": choice.error,
+        "reasons": sorted(r.text for r in choice.refusals if r.text != choice.error),
+        "flavors": {
+            r: {"name": c.flavor, "mode": c.mode.word, "borrow": c.borrow, "triedFlavorIndex": c.tried}
+            for r, c in choice.flavors.items()
+        },
+        "topologyAssignment": placement
+        and {
+            "levels": list(placement.levels),
+            "domains": [{"values": list(v), "count": n} for v, n in placement.domains],
+        },
+        "attempts": [
+            {
+                "flavor": t.flavor,
+                "mode": t.mode.word,
+                "borrow": t.borrow,
+                "preemptionPossibility": {1: "NoCandidates", 2: "Preempt", 3: "Reclaim"}.get(t.possibility or 0, ""),
+                "noFitReason": t.no_fit if observed else "",
+                "reasons": sorted(r.text for r in t.refusals),
+            }
+            for t in sorted(choice.tried.values(), key=lambda t: t.flavor)
+        ],
+    }
+
+
+_SUITES: dict[str, Callable[[Case], dict[str, Any]]] = {
+    "available": _available,
+    "borrowing": _borrowing,
+    "candorder": _candidate_order,
+    "cohortdelete": _cohort_delete,
+    "cqusage": _cq_usage,
+    "drs": _shares,
+    "fairorder": _fair_order,
+    "fairpreempt": _victims,
+    "flavorpref": _preference,
+    "flavorusage": _usage,
+    "hierpreempt": _victims,
+    "lqusage": _lq_usage,
+    "policy": _policy,
+    "preempt": _victims,
+    "priority": _priority,
+    "quotaops": _ops,
+    "quotatree": _tree,
+    "reduce": _reduce,
+    **dict.fromkeys(
+        (
+            "flavor",
+            "flavorallowed",
+            "flavordeleted",
+            "flavorhier",
+            "flavornofit",
+            "flavorreclaim",
+            "flavorscan",
+            "flavortas",
+        ),
+        _flavors,
+    ),
+}
