@@ -10,10 +10,14 @@ from typing import Any
 
 import msgspec
 
-from tests.conformance import preempt, tas
+from tests.conformance import cycle, preempt, tas
 
 #: Suite → what is different from the expected answer of one record; "" when nothing is.
-SUITES: dict[str, Callable[[dict[str, Any]], str]] = {"preempt": preempt.difference, "tas": tas.difference}
+SUITES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "cycle": cycle.difference,
+    "preempt": preempt.difference,
+    "tas": tas.difference,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -7,7 +7,7 @@ The rules are Kueue's: which flavors may be used, how far quota goes with borrow
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from heapq import nsmallest
 
@@ -20,6 +20,7 @@ from serried.quota.limits import Cell, Group
 from serried.schedule import wording
 from serried.schedule.assignment import SEVERITY, Assignment, Attempt, Choice, Mode, PodSetChoice, Rank, Refusal, Tried
 from serried.schedule.match import flavor_mismatch, mismatch_text
+from serried.schedule.options import Options
 from serried.schedule.places import topology_mismatch
 from serried.schedule.queues import Help
 from serried.schedule.state import ClusterQueueState, State
@@ -104,7 +105,7 @@ class _Scan:
         self.node = state.ledger.queue(queue.name)
         self.unit = unit
         self.pod_sets = [pod_sets[i] for i in unit]
-        self.totals = [_charged(queue, p) for p in self.pod_sets]
+        self.totals = [_charged(state, queue, p) for p in self.pod_sets]
         if len(unit) == 1 and not self.totals[0] and queue.limits.groups:
             # It asks for nothing, but still needs a flavor: for its nodes.
             self.totals[0][queue.limits.groups[0].resources[0]] = 0
@@ -330,11 +331,30 @@ class _Scan:
         )
 
 
-def _charged(queue: ClusterQueueState, pod_set: PodSetRequest) -> dict[str, int]:
+def _charged(state: State, queue: ClusterQueueState, pod_set: PodSetRequest) -> dict[str, int]:
     """What quota the pod set needs. Requests of nothing, and `pods`, count only where the queue covers them."""
-    totals = total_requests(pod_set)
+    totals = total_requests(replace(pod_set, requests=counted(state.options, pod_set.requests)))
     covered = queue.limits.group_of
     return {r: n for r, n in totals.items() if covered(r) or (n > 0 and r != "pods")}
+
+
+def counted(options: Options, requests: Mapping[str, int]) -> Mapping[str, int]:
+    """What of the requests of a pod counts for quota, by the administrator's configuration."""
+    if not options.transformations and not options.excluded_resources:
+        return requests
+    result = {r: n for r, n in requests.items() if not r.startswith(options.excluded_resources)}
+    for rule in options.transformations:
+        if rule.resource not in result:
+            continue
+        amount = requests[rule.resource]
+        if not rule.keep:
+            del result[rule.resource]
+        for name, factor in rule.outputs.items():
+            value = amount * factor
+            if rule.resource == "cpu":
+                value = -(-value // 1000)
+            result[name] = result.get(name, 0) + value
+    return result
 
 
 def preference_key(fungibility: FlavorFungibility, mode: Mode, borrow: int) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -25,6 +26,17 @@ class AdmissionFairSharing:
 
 
 @dataclass(frozen=True)
+class Transformation:
+    """What quota counts for a resource that pods request."""
+
+    resource: str
+    #: resource → how much of it one unit of the input counts as; cpu in millicores
+    outputs: Mapping[str, int]
+    #: the input itself counts, too
+    keep: bool = True
+
+
+@dataclass(frozen=True)
 class Options:
     """Everything that is not an object of the API."""
 
@@ -41,5 +53,8 @@ class Options:
     recompute_victims: bool = True
     #: a workload that lost a node, for which there is no other, is evicted; else it is looked at again later
     fail_fast: bool = True
+    #: for quota, never for nodes: resources by prefix that do not count, and what others count as
+    excluded_resources: tuple[str, ...] = ()
+    transformations: tuple[Transformation, ...] = ()
     #: under fair sharing, whoever is within nominal quota takes it back whatever the shares are
     reclaim_within_nominal: bool = True

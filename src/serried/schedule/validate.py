@@ -17,7 +17,12 @@ def validate(state: State) -> None:
     _quota(state)
     for key in state.incomplete:
         assert state.workloads[key].place == "held", f"{key} is incomplete, but holds nothing"
-    held = {key for key, record in state.workloads.items() if record.holding and record.holding.placements}
+    held = {
+        key
+        for key, record in state.workloads.items()
+        if (record.holding and record.holding.placements and record.leaving is None)
+        or (record.promise and record.promise.placements)
+    }
     assert set(state.world.holds) == held, f"the model has holds of {set(state.world.holds) ^ held}, or lacks them"
 
 
@@ -57,12 +62,18 @@ def _quota(state: State) -> None:
     accounts: dict[Key, Account] = {}
     holders: dict[str, set[Key]] = {}
     for key, record in state.workloads.items():
-        holding = record.holding
+        holding, promise = record.holding, record.promise
+        if promise is not None:
+            _promised(state, key)
+            cells = usage.setdefault(promise.cluster_queue, {})
+            for cell, amount in promise.usage.items():
+                cells[cell] = cells.get(cell, 0) + amount
         if holding is None:
+            assert record.leaving is None, f"{key} holds nothing, but is to leave"
             continue
         holders.setdefault(holding.cluster_queue, set()).add(key)
         cells = usage.setdefault(holding.cluster_queue, {})
-        for cell, amount in holding.usage.items():
+        for cell, amount in holding.usage.items() if record.leaving is None else ():
             cells[cell] = cells.get(cell, 0) + amount
         for queue in (("", holding.cluster_queue), holding.local_queue):
             account = accounts.setdefault(queue, Account())
@@ -74,3 +85,13 @@ def _quota(state: State) -> None:
         assert state.ledger.usage(name) == expected, f"usage of {name} is {state.ledger.usage(name)}, not {expected}"
     assert dict(state.accounts.items()) == accounts, "the accounts of the queues are not the sum over what is held"
     assert {name: set(keys) for name, keys in state.holders.items()} == holders, "holders are not those who hold"
+
+
+def _promised(state: State, key: Key) -> None:
+    """Who was promised something waits, and those it waits for are on their way out."""
+    record = state.workloads[key]
+    assert record.promise is not None
+    assert record.place == "queued", f"{key} was promised something and is {record.place}"
+    for victim in record.promise.awaited:
+        assert state.workloads[victim].leaving == key, f"{key} waits for {victim}, which does not leave for it"
+    assert bool(record.promise.awaited) != (key in state.promised), f"{key} waits for nobody, but is not looked at"

@@ -180,6 +180,16 @@ def waits_for_victims(reason: Reason, victims: Sequence[Key]) -> Reason:
     )
 
 
+def overtaken(queue: str) -> Reason:
+    """It would have fitted, but others came first in this cycle."""
+    return Reason(
+        layer="queue",
+        code=PendingReason.WAITING_FOR_QUOTA,
+        message="Workload no longer fits after processing another workload; it is looked at again in the next cycle",
+        where=f"ClusterQueue {queue}",
+    )
+
+
 def failed_checks(checks: Sequence[str]) -> Reason:
     """Admission checks have said no, or to try again later."""
     return Reason(
