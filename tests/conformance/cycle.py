@@ -24,10 +24,12 @@ from serried.api.kueue import (
     Workload,
 )
 from serried.api.meta import Key, condition_is
+from serried.api.names import PendingReason
 from serried.api.quantity import resource_value
 from serried.schedule.cycle import Admit, Cycle, Evict
 from serried.schedule.engine import Engine
 from serried.schedule.options import AdmissionFairSharing, FairSharing, Options, Transformation
+from serried.schedule.reasons import Reason
 from serried.schedule.state import ClusterQueueState, Record, State
 
 Case = Mapping[str, Any]
@@ -108,7 +110,7 @@ def _run(case: Case) -> _Outcome:
         for key in heads:
             record = state.workloads[key]
             if record.holding is None and record.told is not None:
-                outcome.told[key] = record.told.code
+                outcome.told[key] = _code(record.told)
         error = case.get("workloadStatusPatchError")
         if error:
             for decision in (*cycle.decisions, *cycle.evictions):
@@ -146,7 +148,9 @@ def _aside(state: State, queue: ClusterQueueState) -> list[Record]:
 def _mismatched(record: Record) -> bool:
     """Its namespace is not selected, or it is wrong in itself: Kueue finds that out when it is a head."""
     told = record.told
-    return told is not None and (told.constraint.startswith("spec.namespaceSelector") or told.layer == "input")
+    return told is not None and (
+        told.constraint.startswith(("spec.namespaceSelector", "admission checks")) or told.layer == "input"
+    )
 
 
 def _remaining(state: State, outcome: _Outcome, heads: Iterable[Key]) -> None:
@@ -163,6 +167,18 @@ def _remaining(state: State, outcome: _Outcome, heads: Iterable[Key]) -> None:
             parks = mismatched and (not queue.pending.strict or (record.told and record.told.layer != "input"))
             where = outcome.parked if parks else outcome.left
             where.setdefault(queue.name, []).append(_name(record.info.key))
+
+
+def _code(reason: Reason) -> str:
+    """As Kueue has it. Ours says Misconfigured where it says that no flavor matches, and names topology as what is waited
+    for even if it may come free (see docs/differences.md)."""
+    if reason.layer == "topology" and "can never fit" not in reason.message:
+        return (
+            PendingReason.WAITING_FOR_QUOTA if reason.code == PendingReason.TOPOLOGY_PLACEMENT_FAILED else reason.code
+        )
+    if reason.layer == "input" and reason.constraint.startswith("topology levels"):
+        return PendingReason.NO_MATCHING_FLAVOR
+    return reason.code
 
 
 # --- the state before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -13,12 +12,10 @@ from serried.api.names import CheckState, WorkloadCondition
 from serried.api.quantity import QuantityError, format_quantity, resource_value
 from serried.model.placement import Placement
 from serried.quota.limits import Cell
+from serried.schedule.checks import required_checks
 from serried.schedule.nominate import Nomination
 from serried.schedule.state import ClusterQueueState, Holding, Record, State
 from serried.schedule.workload import WorkloadInfo
-
-#: The controller of admission checks that make nodes.
-_PROVISIONING = "kueue.x-k8s.io/provisioning-request"
 
 
 @dataclass(frozen=True)
@@ -30,18 +27,6 @@ class Grant:
     kind: Literal["new", "topology", "replacement", "checks"] = "new"
 
 
-def required_checks(state: State, queue: ClusterQueueState, flavors: Collection[str]) -> list[str]:
-    """The admission checks that a workload with these flavors has to pass, in the order of the spec."""
-    strategy = queue.spec.admission_checks_strategy
-    rules = strategy.admission_checks if strategy is not None else []
-    return [rule.name for rule in rules if not rule.on_flavors or not set(rule.on_flavors).isdisjoint(flavors)]
-
-
-def delays_places(state: State, checks: Iterable[str]) -> bool:
-    """Whether nodes may still be made for the workload, so that places can be named only when its checks are ready."""
-    return any(c in state.checks and state.checks[c].spec.controller_name == _PROVISIONING for c in checks)
-
-
 def to_holding(state: State, record: Record, queue: ClusterQueueState, found: Nomination) -> Grant:
     """What the workload holds once it gets what was found for it.
 
@@ -50,14 +35,13 @@ def to_holding(state: State, record: Record, queue: ClusterQueueState, found: No
     """
     info = record.info
     used = [c.flavor for p in found.assignment.pod_sets for c in p.flavors.values()]
-    checks = required_checks(state, queue, used)
-    delayed = delays_places(state, checks)
+    checks = required_checks(queue, used)
     by_name = {p.pod_set.name: p for p in found.assignment.pod_sets}
     assignments = []
     placements = []
     for pod_set in found.pod_sets:
         choice = by_name[pod_set.name]
-        placement = choice.placement if not delayed else None
+        placement = choice.placement
         if placement is not None:
             placements.append(placement)
         assignments.append(
@@ -67,12 +51,12 @@ def to_holding(state: State, record: Record, queue: ClusterQueueState, found: No
                 resource_usage={r: format_quantity(r, choice.requests.get(r, 0)) for r in choice.flavors},
                 count=pod_set.count,
                 topology_assignment=encode(placement.levels, placement.domains)
-                if placement is not None and placement.levels
+                if placement is not None and placement.levels and placement.domains
                 else None,
-                delayed_topology_request="Pending" if delayed and choice.placement is not None else None,
+                delayed_topology_request="Pending" if choice.delayed else None,
             )
         )
-    ready = all(record.checks.get(check) == CheckState.READY for check in checks)
+    ready = all(record.checks.get(check) == CheckState.READY for check in {*checks, *record.checks})
     waits = any(a.delayed_topology_request for a in assignments)
     states = tuple(
         AdmissionCheckState(name=check, state=record.checks.get(check, CheckState.PENDING)) for check in checks
@@ -105,6 +89,7 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding
     problems: list[str] = []
     for i, assignment in enumerate(admission.pod_set_assignments):
         at = f"status.admission.podSetAssignments[{i}]"
+        now, then = (by_name[assignment.name].count if assignment.name in by_name else 0), assignment.count or 0
         for resource, quantity in assignment.resource_usage.items():
             flavor = assignment.flavors.get(resource)
             if flavor is None:
@@ -115,6 +100,9 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding
             except QuantityError as error:
                 problems.append(f"{at}.resourceUsage[{resource}]: {error}")
                 continue
+            if assignment.name in by_name and 0 <= now < then:
+                # Pods that have ended for good have given back their part.
+                amount = amount // then * now
             usage[flavor, resource] = usage.get((flavor, resource), 0) + amount
         pod_set = by_name.pop(assignment.name, None)
         if pod_set is None:
@@ -122,7 +110,7 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding
             problems.append(f"{at}.name is {assignment.name!r}, which is no pod set of the workload (allowed: {known})")
             continue
         if assignment.count is not None and assignment.count != pod_set.count:
-            pod_set = replace(pod_set, count=max(0, assignment.count))
+            pod_set = replace(pod_set, count=max(0, min(assignment.count, pod_set.count)))
         pod_sets.append(pod_set)
         if assignment.topology_assignment is not None:
             try:

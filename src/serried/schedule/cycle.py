@@ -17,11 +17,12 @@ import msgspec
 from serried.api.assignment import AssignmentError
 from serried.api.kueue import Admission, AdmissionCheckState
 from serried.api.meta import Key
-from serried.api.names import CheckState, EvictedReason, PreemptedReason
+from serried.api.names import EvictedReason, PreemptedReason
 from serried.quota.limits import Cell
 from serried.schedule import wording
 from serried.schedule.admission import Grant, to_holding
 from serried.schedule.assignment import Mode, PodSetChoice, Rank
+from serried.schedule.flavors import NO_RULES, Rules
 from serried.schedule.nominate import Nomination, nominate, takes
 from serried.schedule.options import AdmissionFairSharing
 from serried.schedule.order import Entry, in_order
@@ -190,7 +191,7 @@ class _Turn:
             self.state.end_promise(record)
             order = record.info.order
             queue.pending.remove(order)
-            queue.pending.add(order, self.state.shape(record))
+            queue.pending.add(order, record.info.shape)
             self.state.awake[queue.name] = None
             if found.fits:
                 self._admit(Entry(record, queue, found))
@@ -219,49 +220,70 @@ class _Turn:
         for order in heads:
             record = self.state.workloads[order[3], order[4]]
             queue = self.state.cluster_queues[record.cluster_queue]
-            failed = [name for name, s in record.checks.items() if s in (CheckState.RETRY, CheckState.REJECTED)]
-            if failed:
-                _park(self.state, queue, order, Parked(wording.failed_checks(failed), Help.NOTHING, never=True))
-                continue
             found = nominate(self.state, queue, record.info, self.now, record.start)
             entries.append(Entry(record, queue, found, self.moves))
-        blocked: list[tuple[str, Mapping[Cell, int]]] = []
+        blocked: list[Entry] = []
         for entry in in_order(self.state, entries):
             self._serve(entry, blocked)
-        for name, amounts in blocked:
-            self.state.ledger.refund(name, amounts)
+        for entry in blocked:
+            self.state.ledger.refund(entry.queue.name, entry.blocks)
+            if entry.nomination.assignment.wanted:
+                self.state.world.release(entry.record.info.key)
         self.state.journal.commit()
 
-    def _serve(self, entry: Entry, blocked: list[tuple[str, Mapping[Cell, int]]]) -> None:
+    def _serve(self, entry: Entry, blocked: list[Entry]) -> None:
         state, found = self.state, entry.nomination
         if found.assignment.mode == Mode.NO_FIT:
             self._refuse(entry)
             return
         if found.assignment.mode == Mode.PREEMPT and not found.victims:
             if entry.queue.spec.preemption.reclaim_within_cohort != "Any":
-                amounts = self._blocked(entry)
-                state.ledger.charge(entry.queue.name, amounts)
-                state.journal.commit()
-                blocked.append((entry.queue.name, amounts))
+                self._block(entry, blocked)
             self._refuse(entry)
             return
         if any(victim.record.leaving is not None for victim in found.victims):
-            if not state.options.recompute_victims or not self._again(entry):
-                return self._skip(entry)
-        elif not self._quota_left(entry) or (
-            not self._places_left(entry) and not (state.options.recompute and self._again(entry))
-        ):
+            again = state.options.recompute_victims
+        elif not self._quota_left(entry):
+            again = False
+        elif not self._places_left(entry):
+            again = state.options.recompute
+        else:
+            return self._take(entry)
+        if not again:
             return self._skip(entry)
+        self._nominate_again(entry)
+        if not entry.nomination.fits and not entry.nomination.victims:
+            # What is blocked for this round alone is no reason to wait for longer.
+            return self._skip(entry) if blocked and not state.options.one_head else self._refuse(entry)
+        return self._take(entry)
+
+    def _take(self, entry: Entry) -> None:
         if entry.nomination.fits:
             self._admit(entry)
         else:
             self._preempt(entry)
 
-    def _again(self, entry: Entry) -> bool:
-        """Nominates anew, in the model as it is now; whether that came to something."""
-        entry.nomination = nominate(self.state, entry.queue, entry.record.info, self.now, entry.record.start)
+    def _nominate_again(self, entry: Entry) -> None:
+        """In the model as it is now; in the flavors found before where others than Kueue's answers are not wanted."""
+        state, record = self.state, entry.record
+        rules = NO_RULES
+        if state.options.one_head:
+            chosen = {p.pod_set.name: p.flavors for p in entry.nomination.assignment.pod_sets}
+            rules = Rules(nominated={name: {r: c.flavor for r, c in f.items()} for name, f in chosen.items()})
+        entry.nomination = nominate(state, entry.queue, record.info, self.now, record.start, rules)
         entry.seen = self.moves
-        return entry.nomination.fits or bool(entry.nomination.victims)
+
+    def _block(self, entry: Entry, blocked: list[Entry]) -> None:
+        """Keeps what the candidate waits for from those behind it, until the round is over."""
+        state, key = self.state, entry.record.info.key
+        entry.blocks = self._blocked(entry)
+        state.ledger.charge(entry.queue.name, entry.blocks)
+        wanted = entry.nomination.assignment.wanted
+        if wanted:
+            state.world.hold(key, wanted, entry.nomination.pod_sets)
+            self.moves += 1
+        state.journal.commit()
+        blocked.append(entry)
 
     def _quota_left(self, entry: Entry) -> bool:
         state = self.state

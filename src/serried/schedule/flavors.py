@@ -299,8 +299,8 @@ class _Scan:
     @property
     def _preempts_while_borrowing(self) -> bool:
         policy = self.queue.spec.preemption
-        fair = self.state.fair_sharing is not None and policy.reclaim_within_cohort != "Never"
-        return policy.borrow_within_cohort.policy != "Never" or fair
+        someone = policy.reclaim_within_cohort != "Never" or policy.within_cluster_queue != "Never"
+        return policy.borrow_within_cohort.policy != "Never" or (self.state.fair_sharing is not None and someone)
 
     # --- refusals
 

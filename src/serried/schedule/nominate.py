@@ -15,6 +15,7 @@ from serried.schedule.assignment import Assignment, Mode, Rank
 from serried.schedule.flavors import NO_RULES, Oracle, Rules, assign
 from serried.schedule.places import find_places, needs_places, places_now
 from serried.schedule.preemption import find_victims
+from serried.schedule.queues import Help
 from serried.schedule.state import ClusterQueueState, State
 from serried.schedule.victims import Victim, Want
 from serried.schedule.workload import WorkloadInfo
@@ -51,17 +52,14 @@ def nominate(
     full = _nominate(state, queue, info, info.pod_sets, now, rules)
     if full.fits or full.victims or not state.options.partial_admission:
         return full
-    fewer = reduced(info.pod_sets, info.min_counts, lambda counts: _acceptable(state, queue, info, counts, now))
-    if fewer is None:
-        return full
-    return _nominate(state, queue, info, fewer, now, NO_RULES)
 
+    def acceptable(pod_sets: tuple[PodSetRequest, ...]) -> bool:
+        found = _nominate(state, queue, info, pod_sets, now, rules)
+        full.assignment.helped_by |= found.assignment.helped_by
+        return found.fits or bool(found.victims)
 
-def _acceptable(
-    state: State, queue: ClusterQueueState, info: WorkloadInfo, pod_sets: tuple[PodSetRequest, ...], now: datetime
-) -> bool:
-    found = _nominate(state, queue, info, pod_sets, now, NO_RULES)
-    return found.fits or bool(found.victims)
+    fewer = reduced(info.pod_sets, info.min_counts, acceptable)
+    return full if fewer is None else _nominate(state, queue, info, fewer, now, rules)
 
 
 def reduced(
@@ -108,7 +106,8 @@ def _nominate(
 ) -> Nomination:
     oracle = preemption_oracle(state, queue, info, now)
     best: Nomination | None = None
-    for _ in range(_RETRIES):
+    helped_by = Help.NOTHING
+    for _ in range(1 if state.options.one_head else _RETRIES):
         found = assign(state, queue, pod_sets, oracle, rules)
         quota = found.mode
         if quota != Mode.NO_FIT:
@@ -116,6 +115,7 @@ def _nominate(
         here = Nomination(found, pod_sets, [])
         if found.mode == Mode.PREEMPT:
             here.victims = victims_of(state, queue, info, found, now)
+        helped_by |= found.helped_by
         if best is None or _better(here, best):
             best = here
         homeless = [
@@ -129,6 +129,7 @@ def _nominate(
             break
         rules = replace(rules, excluded=excluded)
     assert best is not None
+    best.assignment.helped_by = helped_by
     return best
 
 
@@ -152,8 +153,10 @@ def victims_of(
             return places_now(state, queue, info, found)
 
     needed = {cell: amount for cell, amount in found.usage.items() if amount > 0}
-    want = Want(info, queue.name, needed, found.contested, has_place)
-    victims = find_victims(state, want, now)
+    victims = find_victims(state, Want(info, queue.name, needed, found.contested, has_place), now)
+    if not victims and has_place is not None and found.contested != needed.keys():
+        # Those who are in the way on the nodes may use other resources than those whose quota is short.
+        victims = find_victims(state, Want(info, queue.name, needed, frozenset(needed), has_place), now)
     if victims and has_place is not None:
         # The places that it will have then.
         mark = state.journal.checkpoint()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serried.quota.limits import Cell
 from serried.quota.tree import Node, Share
@@ -20,6 +20,8 @@ class Entry:
     nomination: Nomination
     #: how often places had been given or taken when it was nominated
     seen: int = 0
+    #: what it keeps from those behind it, until the round is over
+    blocks: Mapping[Cell, int] = field(default_factory=dict)
 
 
 def in_order(state: State, entries: Sequence[Entry]) -> Iterator[Entry]:

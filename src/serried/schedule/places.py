@@ -17,6 +17,7 @@ from serried.place.result import NoPlacement
 from serried.place.wish import check_topology_request
 from serried.schedule import wording
 from serried.schedule.assignment import Assignment, Mode, PodSetChoice, Rank, Refusal
+from serried.schedule.checks import delays_places, required_checks
 from serried.schedule.queues import Help
 from serried.schedule.state import ClusterQueueState, State
 from serried.schedule.workload import WorkloadInfo
@@ -76,7 +77,9 @@ def find_places(state: State, queue: ClusterQueueState, info: WorkloadInfo, foun
         flavor = _flavor_of(state, queue, choice)
         if choice.error:
             return
-        if flavor:
+        if flavor and delays_places(state, required_checks(queue, [flavor])):
+            choice.delayed = True
+        elif flavor:
             groups.setdefault(flavor, []).append(choice)
     if not groups:
         return
@@ -93,7 +96,7 @@ def places_now(state: State, queue: ClusterQueueState, info: WorkloadInfo, found
     groups: dict[str, list[PodSetChoice]] = {}
     for choice in found.pod_sets:
         flavor = _flavor_of(state, queue, choice)
-        if flavor:
+        if flavor and not choice.delayed:
             groups.setdefault(flavor, []).append(choice)
     return _search(state, info, groups, assume_empty=False) is None
 
@@ -116,7 +119,7 @@ def still_held(
 
 
 def needs_places(state: State, queue: ClusterQueueState, found: Assignment) -> bool:
-    return any(_flavor_of(state, queue, choice) for choice in found.pod_sets)
+    return any(not choice.delayed and _flavor_of(state, queue, choice) for choice in found.pod_sets)
 
 
 def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> str:
@@ -169,7 +172,7 @@ def _place_all(
     if failure is None:
         if assume_empty:
             for choice in found.pod_sets:
-                choice.placement = None
+                choice.wanted, choice.placement = choice.placement, None
         return True
     flavor, result, text = failure
     if assume_empty:

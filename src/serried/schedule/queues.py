@@ -112,10 +112,10 @@ class PendingQueue:
     def head(self, before: Callable[[Order], float] | None = None) -> Order | None:
         """The next workload to look at; None: nobody until something changes.
 
-        `before`: what counts before the order, less first; the same for all workloads of one shape.
+        `before`: what counts before the order, less first.
         """
         if before is not None:
-            ready = [group.members[0] for group in self._groups.values() if group.parked is None]
+            ready = [member for group in self._groups.values() if group.parked is None for member in group.members]
             first = min(ready, key=lambda order: (before(order), order), default=None)
             holder = self.holder() if first is not None else None
             return None if first is None or (holder is not None and holder < first) else first

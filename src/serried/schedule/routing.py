@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from serried.api.meta import Key, condition_is
-from serried.api.names import PendingReason, QueueReason
+from serried.api.names import CheckState, PendingReason, QueueReason
 from serried.quota.limits import missing_references
+from serried.schedule import wording
 from serried.schedule.match import selects
 from serried.schedule.reasons import Reason
 from serried.schedule.state import Activity, ClusterQueueState, Record, State
-from serried.schedule.workload import WorkloadInfo
 
 READY = "Can admit new workloads"
 
 
 def route(state: State, record: Record) -> None:
     """Puts a workload that waits, and is in no place yet, where it belongs."""
-    destination = _destination(state, record.info)
+    destination = _destination(state, record)
     if isinstance(destination, Reason):
         state.set_aside(record, destination)
     else:
@@ -28,7 +28,7 @@ def reroute(state: State, local_queue: Key) -> None:
     """Something about this LocalQueue, its ClusterQueue or its namespace changed: its workloads may move."""
     for key in list(state.waiting.get(local_queue, ())):
         record = state.workloads[key]
-        if record.place == "queued" and _destination(state, record.info) == record.cluster_queue:
+        if record.place == "queued" and _destination(state, record) == record.cluster_queue:
             continue
         state.leave(record)
         route(state, record)
@@ -103,8 +103,9 @@ def _activity(state: State, queue: ClusterQueueState) -> Activity:
     return Activity(True, QueueReason.READY, READY)
 
 
-def _destination(state: State, info: WorkloadInfo) -> str | Reason:
+def _destination(state: State, record: Record) -> str | Reason:
     """The ClusterQueue this workload waits in, or the reason why in none."""
+    info = record.info
     if not info.active:
         return Reason(
             layer="queue",
@@ -116,6 +117,9 @@ def _destination(state: State, info: WorkloadInfo) -> str | Reason:
         )
     if info.problems:
         return info.problems[0]
+    failed = [name for name, s in record.checks.items() if s in (CheckState.RETRY, CheckState.REJECTED)]
+    if failed:
+        return wording.failed_checks(failed)
     namespace, name = info.queue
     if not name:
         allowed = _names(n for ns, n in state.local_queues if ns == namespace)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -14,7 +14,8 @@ from serried.model.placement import Placement
 from serried.place.keep import Replacement
 from serried.place.place import place
 from serried.place.result import NoPlacement
-from serried.schedule.admission import Grant, required_checks
+from serried.schedule.admission import Grant
+from serried.schedule.checks import required_checks
 from serried.schedule.state import Holding, Record, State
 
 
@@ -66,7 +67,7 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
         state.confirm(record, changed)
         yield Grant(changed, kind="checks")
         return
-    found = _place(state, holding, None)
+    found = _place(state, holding, delayed, None)
     if isinstance(found, NoPlacement):
         # Its nodes may still be coming up.
         state.second_waits[key] = None
@@ -83,7 +84,7 @@ def _checks(state: State, holding: Holding) -> list[str]:
     if queue is None:
         return []
     flavors = {f for a in holding.admission.pod_set_assignments for f in a.flavors.values()}
-    return required_checks(state, queue, flavors)
+    return required_checks(queue, flavors)
 
 
 def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Grant | Eviction]:
@@ -99,7 +100,7 @@ def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Gr
         return
     current = {p.pod_set: p for p in holding.placements}
     replacement = Replacement(lost[0], current, lone_pod=record.info.lone_pod)
-    found = _place(state, holding, replacement)
+    found = _place(state, holding, list(current), replacement)
     if isinstance(found, NoPlacement):
         if state.options.fail_fast:
             yield Eviction(
@@ -111,18 +112,24 @@ def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Gr
         return
     changed = _with_places(holding, found)
     if changed is not None:
+        # Until the change is written, and the lost pods may be gone, nobody else gets their places.
+        gone = tuple(
+            replace(p, domains=tuple(d for d in p.domains if d[0][-1:] == (lost[0],))) for p in holding.placements
+        )
         record.unhealthy = ()
-        state.rehold(record, changed)
+        state.rehold(record, changed, tuple(p for p in gone if p.domains))
         assert record.holding is not None
         yield Grant(record.holding, kind="replacement")
 
 
-def _place(state: State, holding: Holding, replacement: Replacement | None) -> dict[str, Placement] | NoPlacement:
+def _place(
+    state: State, holding: Holding, wanted: Sequence[str], replacement: Replacement | None
+) -> dict[str, Placement] | NoPlacement:
     """Places in the flavors that it holds."""
     by_flavor: dict[str, list[str]] = {}
     for assignment in holding.admission.pod_set_assignments:
         flavor = next((f for f in assignment.flavors.values() if _has_topology(state, f)), "")
-        if flavor and (replacement is None or assignment.name in replacement.current):
+        if flavor and assignment.name in wanted:
             by_flavor.setdefault(flavor, []).append(assignment.name)
     found: dict[str, Placement] = {}
     pod_sets = {p.name: p for p in holding.pod_sets}

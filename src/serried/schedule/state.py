@@ -139,6 +139,8 @@ class Record:
     promise: Promise | None = None
     #: admission check → its state
     checks: Mapping[str, str] = field(default_factory=dict)
+    #: places that it leaves for others, until that is confirmed
+    leaves: tuple[Placement, ...] = ()
     #: nodes of its places that are lost
     unhealthy: tuple[str, ...] = ()
     #: where to go on with the scan of flavors: (pod set, resource) → index of the flavor
@@ -268,15 +270,9 @@ class State:
         record.place, record.cluster_queue = "queued", cluster_queue
         record.start = {}
         queue = self.cluster_queues[cluster_queue]
-        queue.pending.add(record.info.order, self.shape(record))
+        queue.pending.add(record.info.order, record.info.shape)
         queue.untold[record.info.order] = None
         self.awake[cluster_queue] = None
-
-    def shape(self, record: Record) -> bytes:
-        """What it shares with those that fit, or do not fit, alike; where usage orders LocalQueues, within its own."""
-        if self.usage_ordered(record.cluster_queue):
-            return record.info.shape + "/".join(("", *record.info.queue)).encode()
-        return record.info.shape
 
     # --- promises
 
@@ -330,7 +326,7 @@ class State:
             self.end_promise(preemptor)
             queue = self.cluster_queues[preemptor.cluster_queue]
             queue.pending.remove(preemptor.info.order)
-            queue.pending.add(preemptor.info.order, self.shape(preemptor))
+            queue.pending.add(preemptor.info.order, preemptor.info.shape)
             self.awake[queue.name] = None
         self.ledger.charge(record.holding.cluster_queue, record.holding.usage)
         if record.holding.placements:
@@ -413,10 +409,12 @@ class State:
         if holding.placements:
             self.stir_nodes()
 
-    def rehold(self, record: Record, holding: Holding) -> None:
-        """It holds the same quota, but other places."""
+    def rehold(self, record: Record, holding: Holding, leaves: tuple[Placement, ...] = ()) -> None:
+        """It holds the same quota, but other places, and until that is confirmed also those that it leaves."""
         self.confirm(record, holding)
-        self._note(record.info.key, self.world.hold(record.info.key, holding.placements, holding.pod_sets))
+        record.leaves = leaves
+        places = (*holding.placements, *leaves)
+        self._note(record.info.key, self.world.hold(record.info.key, places, holding.pod_sets))
         self.journal.commit()
         self.stir_nodes()
 
@@ -429,6 +427,10 @@ class State:
                 for queue in (("", holding.cluster_queue), holding.local_queue):
                     self.accounts.admit(queue, holding.usage, sign)
         record.holding = holding
+        if record.leaves and holding.confirmed:
+            record.leaves = ()
+            if record.leaving is None:
+                self.rehold(record, holding)
 
     def _note(self, key: Key, missing: list[str]) -> None:
         if missing:
