@@ -95,8 +95,9 @@ class _Outcome:
 def _run(case: Case) -> _Outcome:
     engine = _engine(case)
     state = engine._state
-    now = datetime.fromisoformat(case["now"].replace("Z", "+00:00"))
+    now = datetime.fromisoformat(case["now"])
     outcome = _Outcome(engine)
+    heads: list[Key] = []
     for _ in range(case.get("cycles", 1)):
         heads = _heads(state)
         second = set(state.second)
@@ -113,9 +114,10 @@ def _run(case: Case) -> _Outcome:
                 outcome.told[key] = _code(record.told)
         error = case.get("workloadStatusPatchError")
         if error:
-            for decision in (*cycle.decisions, *cycle.evictions):
-                outcome.refused.add(decision.key)
-                engine.withdraw(decision.key, now)
+            decided = [d.key for d in cycle.decisions] + [e.key for e in cycle.evictions]
+            outcome.refused.update(decided)
+            for key in decided:
+                engine.withdraw(key, now)
         engine.validate()
     _remaining(state, outcome, _heads(state) if case.get("cycles", 1) > 1 else heads)
     return outcome
@@ -170,8 +172,8 @@ def _remaining(state: State, outcome: _Outcome, heads: Iterable[Key]) -> None:
 
 
 def _code(reason: Reason) -> str:
-    """As Kueue has it. Ours says Misconfigured where it says that no flavor matches, and names topology as what is waited
-    for even if it may come free (see docs/differences.md)."""
+    """As Kueue has it. Ours says Misconfigured where it says that no flavor matches, and names topology as what is
+    waited for even if it may come free (see docs/differences.md)."""
     if reason.layer == "topology" and "can never fit" not in reason.message:
         return (
             PendingReason.WAITING_FOR_QUOTA if reason.code == PendingReason.TOPOLOGY_PLACEMENT_FAILED else reason.code

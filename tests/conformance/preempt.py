@@ -135,7 +135,7 @@ def _nested(cells: Mapping[Cell, int]) -> dict[str, dict[str, int]]:
 
 def _now(case: Case) -> datetime:
     text = case.get("now")
-    return datetime.fromisoformat(text.replace("Z", "+00:00")) if text else datetime(2026, 1, 1, tzinfo=UTC)
+    return datetime.fromisoformat(text) if text else datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def _workload(body: Any) -> Workload:
@@ -248,9 +248,12 @@ def _cq_usage(case: Case) -> dict[str, Any]:
 def _lq_usage(case: Case) -> dict[str, Any]:
     engine = _engine(case)
     target = case["targetLocalQueue"]
-    key = tuple(target.split("/", 1)) if isinstance(target, str) else (target.get("namespace", ""), target["name"])
-    if len(key) == 1:
-        key = ("", key[0])
+    body = (
+        target
+        if isinstance(target, dict)
+        else dict(zip(("namespace", "name"), target.rpartition("/")[::2], strict=True))
+    )
+    key = (body.get("namespace", ""), body["name"])
     state = engine._state
     account = state.accounts[key]
     limits = state.cluster_queues[state.local_queues[key].spec.cluster_queue].limits
@@ -260,7 +263,7 @@ def _lq_usage(case: Case) -> dict[str, Any]:
             result[field] = [{"flavor": f, "resource": r, "total": cells.get((f, r), 0)} for f, r in limits.nominal]
     for field, count in (("admittedWorkloads", account.admitted), ("reservingWorkloads", account.reserving)):
         if field in case["expected"]:
-            result[field] = count
+            result |= {field: count}
     return result
 
 

@@ -68,8 +68,8 @@ def flavor_usage(
 ) -> list[FlavorUsage]:
     """Amounts as a status shows them: every declared cell, zeros too, in the order of the spec.
 
-    `borrows`: whether the status has a field for what is borrowed (a LocalQueue's has not). `in_cohort`: whether what is
-    beyond the quota declared is borrowed from others; alone, there is nobody to borrow from.
+    `borrows`: whether the status has a field for what is borrowed (a LocalQueue's has not). `in_cohort`: whether what
+    is beyond the quota declared is borrowed from others; alone, there is nobody to borrow from.
     """
     flavors: dict[str, list[ResourceUsage]] = {}
     for flavor, resource in declared:

@@ -1,8 +1,8 @@
 """One scheduling cycle: candidates in order, each seeing what those before it took.
 
-A cycle goes in rounds. In each, the first candidate of every ClusterQueue is nominated: what would it get, or whom would
-it preempt? Then they are served in order; one whose quota, nodes or victims another has taken meanwhile stays where it
-is, for the next round. What each takes is taken in the model at once.
+A cycle goes in rounds. In each, the first candidate of every ClusterQueue is nominated: what would it get, or whom
+would it preempt? Then they are served in order. One whose quota, nodes or victims another has taken meanwhile stays
+where it is, for the next round. What each takes is taken in the model at once.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ class Admit(msgspec.Struct, frozen=True):
 
 
 class Evict(msgspec.Struct, frozen=True):
-    """Write to the Workload's status that it is evicted, and take its admission away once its job is stopped. The engine
-    counts what it holds as given away already if it is preempted."""
+    """Write to the Workload's status that it is evicted, and take its admission away once its job is stopped.
+
+    If it is preempted, the engine counts what it holds as given away already.
+    """
 
     key: Key
     uid: str
@@ -96,8 +98,8 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
     """Looks at about `limit` candidates: those of one round are served together.
 
     Of several ClusterQueues, those whose next candidates have the higher priority, then those who queued earlier, come
-    into a round first. Within a ClusterQueue one that does not fit is followed by the next (BestEffortFIFO) or holds back
-    the rest (StrictFIFO).
+    into a round first. Within a ClusterQueue one that does not fit is followed by the next (BestEffortFIFO) or holds
+    back the rest (StrictFIFO).
     """
     state.complete()
     _sample_usage(state, now)
@@ -147,6 +149,7 @@ class _Turn:
                 if isinstance(decision, Grant):
                     self._grant(record, decision)
                 else:
+                    record.evicting = True
                     self.evictions.append(
                         Evict(
                             key,
@@ -327,15 +330,20 @@ class _Turn:
             for resource, choice in p.flavors.items()
             if choice.tried != -1
         }
-        if start and found.mode == Mode.PREEMPT:
-            # The scan stopped at a flavor where preemption could have helped. It goes on behind it.
-            record.start = start
-            self.state.tell(record.info.key, self._reason(entry))
-            return
-        record.start = {}
         furthest = found.furthest()
         never = furthest is not None and furthest[1].rank.never
-        _park(self.state, queue, record.info.order, Parked(self._reason(entry), found.helped_by, never))
+        parked = Parked(self._reason(entry), found.helped_by, never)
+        if record.so_far is not None:
+            parked = record.so_far.and_then(parked)
+        short = any(r.rank == Rank.WAITS_QUOTA for p in found.pod_sets for r in p.refusals)
+        if start and found.mode == Mode.PREEMPT and (short or self.state.options.one_head):
+            # The scan stopped at a flavor where preemption could have helped. It goes on behind it.
+            record.start, record.so_far = start, parked
+            self.state.scanning[record.info.key] = None
+            self.state.tell(record.info.key, parked.reason)
+            return
+        self.state.restart_scan(record)
+        _park(self.state, queue, record.info.order, parked)
 
     def _reason(self, entry: Entry) -> Reason:
         return reason_of(entry.queue, entry.nomination)
@@ -450,7 +458,13 @@ def _wake(state: State) -> None:
         queue = state.cluster_queues.get(name)
         if queue is not None and queue.stirred:
             queue.pending.wake(queue.stirred)
-            queue.stirred = Help.NOTHING
+    for key in list(state.scanning):
+        record = state.workloads[key]
+        if state.cluster_queues[record.cluster_queue].stirred:
+            state.restart_scan(record)
+    for name in state.awake:
+        if name in state.cluster_queues:
+            state.cluster_queues[name].stirred = Help.NOTHING
 
 
 def _park(state: State, queue: ClusterQueueState, order: Order, parked: Parked) -> None:

@@ -26,7 +26,7 @@ from serried.quota.limits import Limits, QueueProblem, read_limits
 from serried.schedule.admission import from_status, same_claims
 from serried.schedule.cycle import Cycle, run_cycle
 from serried.schedule.explain import Explanation, explain
-from serried.schedule.options import Options
+from serried.schedule.options import DEFAULT_OPTIONS, Options
 from serried.schedule.queues import PendingQueue
 from serried.schedule.reasons import Reason
 from serried.schedule.routing import refresh, refresh_local, reroute, route
@@ -49,7 +49,7 @@ class Engine:
     start, feed nodes, topologies, flavors and queues first: then nothing has to be worked out twice.
     """
 
-    def __init__(self, options: Options = Options()) -> None:
+    def __init__(self, options: Options = DEFAULT_OPTIONS) -> None:
         self._state = State(options)
 
     # --- nodes, pods, topologies, flavors
@@ -129,6 +129,9 @@ class Engine:
         if moves:
             for local_queue in state.leads_to.get(name, ()):
                 reroute(state, local_queue)
+        if given.spec.stop_policy == "HoldAndDrain":
+            for key in state.holders.get(name, ()):
+                self._look_again(state.workloads[key])
 
     def _empty(self, queue: ClusterQueueState) -> None:
         """Takes everyone out of the queue; `reroute` finds them a new place."""
@@ -223,6 +226,9 @@ class Engine:
         state.accounts.touch(("", queue.spec.cluster_queue))
         refresh_local(state, key)
         reroute(state, key)
+        if queue.spec.stop_policy == "HoldAndDrain":
+            for held in state.holders.get(queue.spec.cluster_queue, ()):
+                self._look_again(state.workloads[held])
 
     def delete_local_queue(self, key: Key) -> None:
         queue = self._state.local_queues.pop(key, None)
@@ -302,8 +308,10 @@ class Engine:
         return read_workload(workload, boost=self._state.options.priority_boost)
 
     def _reread(self, record: Record, workload: Workload, waits: bool) -> bool:
-        """What of status and metadata counts: whether it is being evicted, its checks, its lost nodes. Returns whether it
-        still waits where it did."""
+        """What of status and metadata counts: whether it is being evicted, its checks, its lost nodes.
+
+        Returns whether it still waits where it did.
+        """
         info = self._read(workload)
         if info != record.info:
             if (waits and info.order != record.info.order) or info.shape != record.info.shape:
@@ -368,6 +376,9 @@ class Engine:
         record = self._state.workloads.get(key)
         if record is not None and record.leaving is not None:
             self._state.stay(record)
+        elif record is not None and record.evicting:
+            record.evicting = False
+            self._look_again(record)
         elif record is not None and record.holding is not None and not record.holding.confirmed:
             self._state.release(record)
             route(self._state, record)

@@ -1,4 +1,4 @@
-"""What one workload would get, or whom it would preempt, in the model as it is: flavors, quota, place and victims together.
+"""What one workload would get, or whom it would preempt, in the model as it is: flavors, quota, place and victims.
 
 Nothing here changes the model: every trial is rolled back.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from serried.model.requests import PodSetRequest
 from serried.quota.limits import Cell
@@ -146,12 +147,9 @@ def victims_of(
     state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, now: datetime
 ) -> list[Victim]:
     """Whom to preempt so that the workload fits with just these flavors, in quota and on the nodes."""
-    has_place = None
+    has_place: Callable[[], bool] | None = None
     if needs_places(state, queue, found):
-
-        def has_place() -> bool:
-            return places_now(state, queue, info, found)
-
+        has_place = partial(places_now, state, queue, info, found)
     needed = {cell: amount for cell, amount in found.usage.items() if amount > 0}
     victims = find_victims(state, Want(info, queue.name, needed, found.contested, has_place), now)
     if not victims and has_place is not None and found.contested != needed.keys():

@@ -58,3 +58,6 @@ class Options:
     transformations: tuple[Transformation, ...] = ()
     #: under fair sharing, whoever is within nominal quota takes it back whatever the shares are
     reclaim_within_nominal: bool = True
+
+
+DEFAULT_OPTIONS = Options()

@@ -1,7 +1,7 @@
 """Whom to preempt: the smallest set of admitted workloads whose end makes room, by the policies of the ClusterQueue.
 
-The order of victims and the rules of reclaiming from hierarchical cohorts are Kueue's. A set counts only if with it gone
-the workload fits in quota and, where it needs one, has a place on the nodes.
+The order of victims and the rules of reclaiming from hierarchical cohorts are Kueue's. A set counts only if with it
+gone the workload fits in quota and, where it needs one, has a place on the nodes.
 """
 
 from __future__ import annotations

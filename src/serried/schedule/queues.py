@@ -36,6 +36,12 @@ class Parked:
     #: whether it can never fit as it is written, on the quota and nodes there are
     never: bool
 
+    def and_then(self, later: Parked) -> Parked:
+        """Both, of two parts of the flavors: what helps one of them helps, and the reason is that of one that
+        may fit some day."""
+        reason = later.reason if self.never and not later.never else self.reason
+        return Parked(reason, self.helped_by | later.helped_by, self.never and later.never)
+
 
 @dataclass
 class _Group:

@@ -1,4 +1,4 @@
-"""A second look at workloads that hold quota: places that were put off, nodes that were lost, checks that have answered."""
+"""A second look at workloads that hold quota: places put off, nodes lost, checks that have answered."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ class Eviction:
 def needs_second(state: State, record: Record) -> bool:
     """Whether a workload that holds quota is to be looked at again."""
     holding = record.holding
-    if holding is None or record.leaving is not None:
+    if holding is None or record.leaving is not None or record.evicting:
         return False
+    if not record.info.evicted and _stopped(state, holding):
+        return True
     if record.unhealthy and holding.placements:
         return True
     if holding.admitted or not holding.confirmed:
@@ -47,6 +49,10 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
     key, holding = record.info.key, record.holding
     state.second.pop(key, None)
     if holding is None or not needs_second(state, record):
+        return
+    stopped = _stopped(state, holding)
+    if stopped is not None and not record.info.evicted:
+        yield stopped
         return
     if record.unhealthy and holding.placements:
         yield from _replace_node(state, record, holding)
@@ -72,11 +78,22 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
         # Its nodes may still be coming up.
         state.second_waits[key] = None
         return
-    changed = _with_places(holding, found)
-    if changed is not None:
-        state.rehold(record, replace(changed, admitted=True))
+    placed = _with_places(holding, found)
+    if placed is not None:
+        state.rehold(record, replace(placed, admitted=True))
         assert record.holding is not None
         yield Grant(record.holding, kind="topology")
+
+
+def _stopped(state: State, holding: Holding) -> Eviction | None:
+    """Whether a queue that it was admitted through is being drained."""
+    queue = state.cluster_queues.get(holding.cluster_queue)
+    if queue is not None and queue.spec.stop_policy == "HoldAndDrain":
+        return Eviction(EvictedReason.CLUSTER_QUEUE_STOPPED, "The ClusterQueue is stopped")
+    local = state.local_queues.get(holding.local_queue)
+    if local is not None and local.spec.stop_policy == "HoldAndDrain":
+        return Eviction(EvictedReason.LOCAL_QUEUE_STOPPED, "The LocalQueue is stopped")
+    return None
 
 
 def _checks(state: State, holding: Holding) -> list[str]:

@@ -25,8 +25,8 @@ from serried.model.world import World
 from serried.quota.ledger import Ledger
 from serried.quota.limits import Cell, Limits, QueueProblem
 from serried.schedule.accounts import Accounts
-from serried.schedule.options import FairSharing, Options
-from serried.schedule.queues import Help, PendingQueue
+from serried.schedule.options import DEFAULT_OPTIONS, FairSharing, Options
+from serried.schedule.queues import Help, Parked, PendingQueue
 from serried.schedule.reasons import Reason
 from serried.schedule.workload import Order, WorkloadInfo, read_weight
 
@@ -106,7 +106,7 @@ class Holding:
 
 @dataclass
 class Promise:
-    """What a workload was promised when others were preempted for it: it is charged and held, so nobody else takes it."""
+    """What a workload was promised when others were preempted for it. It is charged and held: nobody else takes it."""
 
     usage: Mapping[Cell, int]
     placements: tuple[Placement, ...]
@@ -135,6 +135,8 @@ class Record:
     told: Reason | None = None
     #: it is being preempted for this workload: what it holds is given to that already
     leaving: Key | None = None
+    #: its eviction is decided, and not heard of yet
+    evicting: bool = False
     #: what it waits for after others were preempted for it
     promise: Promise | None = None
     #: admission check → its state
@@ -145,12 +147,14 @@ class Record:
     unhealthy: tuple[str, ...] = ()
     #: where to go on with the scan of flavors: (pod set, resource) → index of the flavor
     start: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    #: what the scan has come to so far
+    so_far: Parked | None = None
 
 
 class State:
     """The data of one engine. Whoever changes it leaves the journal empty; trials roll back before they return."""
 
-    def __init__(self, options: Options = Options()) -> None:
+    def __init__(self, options: Options = DEFAULT_OPTIONS) -> None:
         self.options = options
         self.journal = Journal()
         self.world = World(self.journal)
@@ -167,6 +171,8 @@ class State:
         self.second: dict[Key, None] = {}
         #: of those, the ones for which there were no nodes: they are looked at again when nodes change
         self.second_waits: dict[Key, None] = {}
+        #: workloads that wait in the middle of the scan of their flavors
+        self.scanning: dict[Key, None] = {}
         #: workloads whose victims have all gone
         self.promised: dict[Key, None] = {}
         #: when usage of LocalQueues was last counted
@@ -268,7 +274,7 @@ class State:
     def enqueue(self, record: Record, cluster_queue: str) -> None:
         self.wait(record)
         record.place, record.cluster_queue = "queued", cluster_queue
-        record.start = {}
+        self.restart_scan(record)
         queue = self.cluster_queues[cluster_queue]
         queue.pending.add(record.info.order, record.info.shape)
         queue.untold[record.info.order] = None
@@ -319,7 +325,8 @@ class State:
 
     def stay(self, record: Record) -> None:
         """A preemption was refused by the API: the victim holds again what it held, and its preemptor nothing."""
-        assert record.holding is not None and record.leaving is not None
+        assert record.holding is not None
+        assert record.leaving is not None
         preemptor = self.workloads.get(record.leaving)
         record.leaving = None
         if preemptor is not None and preemptor.promise is not None:
@@ -344,9 +351,15 @@ class State:
             if not preemptor.promise.awaited:
                 self.promised[preemptor.info.key] = None
 
+    def restart_scan(self, record: Record) -> None:
+        """Its flavors are to be looked at from the first one on."""
+        record.start, record.so_far = {}, None
+        self.scanning.pop(record.info.key, None)
+
     def leave(self, record: Record) -> None:
         """It stops waiting; its next place is set by another move."""
         self.end_promise(record)
+        self.restart_scan(record)
         key, local_queue = record.info.key, record.info.queue
         waiting = self.waiting.get(local_queue, {})
         if key in waiting:
@@ -403,7 +416,7 @@ class State:
             if holding.admitted:
                 self.accounts.admit(queue, holding.usage, -1)
             self.accounts.reserve(queue, holding.usage, -1)
-        record.place, record.holding = "aside", None
+        record.place, record.holding, record.evicting = "aside", None, False
         self._gone(record)
         self.stir_quota(holding.cluster_queue)
         if holding.placements:

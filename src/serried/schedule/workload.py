@@ -153,9 +153,9 @@ def read_workload(workload: Workload, *, boost: bool = False) -> WorkloadInfo:
 def _queued_at(workload: Workload) -> datetime:
     """Since when it counts as waiting: its creation, or the eviction that sent it to the back of the queue."""
     evicted = find_condition(workload.status.conditions, WorkloadCondition.EVICTED)
-    if evicted is not None and evicted.status == "True" and evicted.last_transition_time is not None:
-        if evicted.reason in (EvictedReason.PODS_READY_TIMEOUT, EvictedReason.ADMISSION_CHECK):
-            return evicted.last_transition_time
+    sent_back = (EvictedReason.PODS_READY_TIMEOUT, EvictedReason.ADMISSION_CHECK)
+    if evicted is not None and evicted.status == "True" and evicted.reason in sent_back:
+        return evicted.last_transition_time or workload.metadata.creation_timestamp or _ALWAYS
     return workload.metadata.creation_timestamp or _ALWAYS
 
 
