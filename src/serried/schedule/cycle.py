@@ -8,6 +8,7 @@ where it is, for the next round. What each takes is taken in the model at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from heapq import nsmallest
 from typing import Literal
@@ -362,6 +363,7 @@ class _Turn:
             _park(state, queue, record.info.order, Parked(reason, Help.NODES, never=True))
             return
         state.leave(record)
+        record.info = replace(record.info, evicted=False)
         state.take(record, grant.holding)
         if grant.holding.placements:
             self.moves += 1

@@ -313,6 +313,9 @@ class Engine:
         Returns whether it still waits where it did.
         """
         info = self._read(workload)
+        if record.holding is not None and not record.holding.confirmed:
+            # It was evicted before the admission that is on its way.
+            info = replace(info, evicted=False)
         if info != record.info:
             if (waits and info.order != record.info.order) or info.shape != record.info.shape:
                 if waits:
@@ -374,14 +377,16 @@ class Engine:
         The next cycle may decide the same, so call this after whatever pause a repeated refusal calls for.
         """
         record = self._state.workloads.get(key)
-        if record is not None and record.leaving is not None:
-            self._state.stay(record)
-        elif record is not None and record.evicting:
-            record.evicting = False
-            self._look_again(record)
-        elif record is not None and record.holding is not None and not record.holding.confirmed:
+        if record is None or record.holding is None:
+            return
+        if not record.holding.confirmed:
             self._state.release(record)
             route(self._state, record)
+        elif record.leaving is not None:
+            self._state.stay(record)
+        elif record.evicting:
+            record.evicting = False
+            self._look_again(record)
 
     def set_malformed(self, kind: str, key: Key, error: str) -> None:
         """An object is there but cannot be read. A Workload is told so, a ClusterQueue admits nothing more; of other
