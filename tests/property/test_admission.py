@@ -246,7 +246,7 @@ class AdmissionStory(RuleBasedStateMachine):
             self.engine.validate()
 
     def teardown(self) -> None:
-        """With everything written, it comes to rest, and nobody who fits waits, unless a StrictFIFO queue wants it so."""
+        """With everything written, it comes to rest, and nobody who fits waits, unless StrictFIFO wants it so."""
         if not hasattr(self, "engine"):
             return
         for _ in range(200):

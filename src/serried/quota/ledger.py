@@ -100,8 +100,15 @@ class Ledger:
 
     def tree_of(self, queue: str) -> str:
         """A name that is the same for all ClusterQueues that can lend to each other."""
-        root = self.queue(queue).root
-        return f"{'queue' if root.is_queue else 'cohort'} {root.name}"
+        cohort = self._queues[queue][1] if queue in self._queues else ""
+        if not cohort:
+            return f"queue {queue}"
+        seen = {cohort}
+        while (above := self._cohorts[cohort][1] if cohort in self._cohorts else "") and above not in seen:
+            seen.add(above)
+            cohort = above
+        # In a circle nothing is above anything, but its members have their changes in common.
+        return f"cohort {min(seen) if above else cohort}"
 
     def _lone(self, name: str) -> Node:
         node = Node(name, True, Limits(), usage=self._usage.setdefault(name, {}))

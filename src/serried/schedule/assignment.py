@@ -156,7 +156,6 @@ class Assignment:
 
     pod_sets: list[PodSetChoice] = field(default_factory=list)
     usage: dict[Cell, int] = field(default_factory=dict)
-    attempts: list[Attempt] = field(default_factory=list)
     helped_by: Help = Help.NOTHING
 
     @property

@@ -340,8 +340,14 @@ class Engine:
 
     def _take(self, record: Record, workload: Workload) -> None:
         state, before = self._state, record.holding
+        if record.previous is not None and record.previous.admission == workload.status.admission:
+            # From before its new places were written.
+            return
         if before is not None and before.admission == workload.status.admission:
             admitted = condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
+            if record.admitting and not admitted:
+                return
+            record.admitting = False
             if not before.confirmed or before.admitted != admitted:
                 state.confirm(record, replace(before, confirmed=True, admitted=admitted))
             self._look_again(record)
@@ -379,7 +385,15 @@ class Engine:
         record = self._state.workloads.get(key)
         if record is None or record.holding is None:
             return
-        if not record.holding.confirmed:
+        if record.previous is not None:
+            if record.leaving is None:
+                self._state.rehold(record, record.previous)
+                self._look_again(record)
+        elif record.admitting:
+            record.admitting = False
+            self._state.confirm(record, replace(record.holding, admitted=False))
+            self._look_again(record)
+        elif not record.holding.confirmed:
             self._state.release(record)
             route(self._state, record)
         elif record.leaving is not None:

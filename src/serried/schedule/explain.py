@@ -11,9 +11,9 @@ import msgspec
 from serried.api.meta import Key
 from serried.api.names import PendingReason
 from serried.schedule import wording
-from serried.schedule.assignment import Attempt, Rank
+from serried.schedule.assignment import Attempt
 from serried.schedule.cycle import reason_of
-from serried.schedule.flavors import Rules
+from serried.schedule.flavors import Rules, attempts_of
 from serried.schedule.nominate import Nomination, nominate
 from serried.schedule.queues import Help
 from serried.schedule.reasons import Reason
@@ -86,11 +86,11 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
         )
     queue = state.cluster_queues[record.cluster_queue]
     outcome = nominate(state, queue, info, now)
-    attempts = attempts_of(outcome)
+    attempts: Sequence[Attempt] = attempts_of(outcome.assignment)
     if _layer(outcome) == "quota" and not _never(outcome):
         # Quota is looked at first; what the nodes say is worth knowing, too, above all when they say never.
         otherwise = nominate(state, queue, info, now, rules=Rules(as_if_unused=True))
-        attempts = _joined(attempts, attempts_of(otherwise))
+        attempts = _joined(attempts, attempts_of(otherwise.assignment))
         if _never(otherwise):
             outcome = otherwise
     position = queue.pending.position(info.order)
@@ -135,22 +135,6 @@ def _never(outcome: Nomination) -> bool:
 def _layer(outcome: Nomination) -> str:
     furthest = None if outcome.fits else outcome.assignment.furthest()
     return "" if furthest is None else furthest[1].reason().layer
-
-
-def attempts_of(outcome: Nomination) -> list[Attempt]:
-    """The flavors tried, with what the nodes said in the ones that quota would have allowed."""
-    result = []
-    homeless = {
-        (p.pod_set.name, c.flavor): r.reason().message.removeprefix(wording.opening(p.pod_set.name))
-        for p in outcome.assignment.pod_sets
-        for r in p.refusals
-        if r.rank in (Rank.WAITS_PLACE, Rank.NEVER_PLACE)
-        for c in p.flavors.values()
-    }
-    for attempt in outcome.assignment.attempts:
-        said = homeless.get((attempt.pod_set, attempt.flavor), "")
-        result.append(msgspec.structs.replace(attempt, topology=said) if said else attempt)
-    return result
 
 
 def _joined(attempts: Sequence[Attempt], as_if_unused: Sequence[Attempt]) -> list[Attempt]:

@@ -170,8 +170,6 @@ class _Scan:
         for resource, choice in chosen.items():
             cell = (choice.flavor, resource)
             self.result.usage[cell] = self.result.usage.get(cell, 0) + self.needed[resource]
-        for tried in self.tried.values():
-            self.result.attempts.append(_attempt(self.name, tried))
 
     def _topology(self, flavor: str) -> str:
         return self.state.flavors[flavor].spec.topology_name
@@ -377,15 +375,24 @@ def _reason_of(rank: Rank) -> str:
     return PendingReason.NO_MATCHING_FLAVOR if rank <= Rank.BAD_REQUEST else PendingReason.EXCEEDS_MAX_QUOTA
 
 
-def _attempt(pod_set: str, tried: Tried) -> Attempt:
+def attempts_of(found: Assignment) -> list[Attempt]:
+    """The flavors that were looked at, in words."""
+    units = {id(choice.tried): choice for choice in reversed(found.pod_sets)}
+    return [_attempt(choice, t) for choice in reversed(units.values()) for t in choice.tried.values()]
+
+
+def _attempt(choice: PodSetChoice, tried: Tried) -> Attempt:
+    name = choice.pod_set.name
     match = next((r for r in tried.refusals if r.rank <= Rank.BAD_REQUEST), None)
     quota = next((r for r in tried.refusals if r.rank > Rank.BAD_REQUEST), None)
-    opening = wording.opening(pod_set)
+    place = None
+    if any(c.flavor == tried.flavor for c in choice.flavors.values()):
+        place = next((r for r in choice.refusals if r.rank in (Rank.WAITS_PLACE, Rank.NEVER_PLACE)), None)
 
     def words(refusal: Refusal | None) -> str:
-        return "" if refusal is None else refusal.reason().message.removeprefix(opening)
+        return "" if refusal is None else refusal.reason().message.removeprefix(wording.opening(name))
 
-    return Attempt(pod_set, tried.flavor, match=words(match), quota=words(quota))
+    return Attempt(name, tried.flavor, match=words(match), quota=words(quota), topology=words(place))
 
 
 def _holders(state: State, queue: str, cell: Cell) -> str:

@@ -151,6 +151,10 @@ def victims_of(
     if needs_places(state, queue, found):
         has_place = partial(places_now, state, queue, info, found)
     needed = {cell: amount for cell, amount in found.usage.items() if amount > 0}
+    asked = [t.possibility for p in found.pod_sets for t in p.tried.values() if t.possibility is not None]
+    if has_place is None and len(needed) == 1 and asked and max(asked) == Mode.NO_CANDIDATES:
+        # It is all that is needed, and was searched for already.
+        return []
     victims = find_victims(state, Want(info, queue.name, needed, found.contested, has_place), now)
     if not victims and has_place is not None and found.contested != needed.keys():
         # Those who are in the way on the nodes may use other resources than those whose quota is short.

@@ -93,7 +93,7 @@ def _borrowers(trial: Trial, ancestor: Node, below: Node) -> list[Node]:
     found: list[Node] = []
     nodes = [child for child in ancestor.children if child is not below]
     for node in nodes:
-        if trial.over(node):
+        if node.usage and trial.over(node):
             if node.is_queue:
                 found.append(node)
             nodes += node.children

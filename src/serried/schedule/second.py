@@ -71,6 +71,7 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
     if not delayed:
         changed = replace(holding, admitted=True)
         state.confirm(record, changed)
+        record.admitting = True
         yield Grant(changed, kind="checks")
         return
     found = _place(state, holding, delayed, None)
@@ -133,7 +134,6 @@ def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Gr
         gone = tuple(
             replace(p, domains=tuple(d for d in p.domains if d[0][-1:] == (lost[0],))) for p in holding.placements
         )
-        record.unhealthy = ()
         state.rehold(record, changed, tuple(p for p in gone if p.domains))
         assert record.holding is not None
         yield Grant(record.holding, kind="replacement")

@@ -135,12 +135,15 @@ class Record:
     told: Reason | None = None
     #: it is being preempted for this workload: what it holds is given to that already
     leaving: Key | None = None
-    #: its eviction is decided, and not heard of yet
+    #: its eviction, or that it is admitted after its checks, is decided, and not heard of yet
     evicting: bool = False
+    admitting: bool = False
     #: what it waits for after others were preempted for it
     promise: Promise | None = None
     #: admission check → its state
     checks: Mapping[str, str] = field(default_factory=dict)
+    #: what it held before it got other places, until that is confirmed
+    previous: Holding | None = None
     #: places that it leaves for others, until that is confirmed
     leaves: tuple[Placement, ...] = ()
     #: nodes of its places that are lost
@@ -416,7 +419,8 @@ class State:
             if holding.admitted:
                 self.accounts.admit(queue, holding.usage, -1)
             self.accounts.reserve(queue, holding.usage, -1)
-        record.place, record.holding, record.evicting = "aside", None, False
+        record.place, record.holding, record.evicting, record.admitting = "aside", None, False, False
+        record.leaves, record.previous = (), None
         self._gone(record)
         self.stir_quota(holding.cluster_queue)
         if holding.placements:
@@ -424,8 +428,9 @@ class State:
 
     def rehold(self, record: Record, holding: Holding, leaves: tuple[Placement, ...] = ()) -> None:
         """It holds the same quota, but other places, and until that is confirmed also those that it leaves."""
+        before = record.holding
         self.confirm(record, holding)
-        record.leaves = leaves
+        record.leaves, record.previous = leaves, None if holding.confirmed else before
         places = (*holding.placements, *leaves)
         self._note(record.info.key, self.world.hold(record.info.key, places, holding.pod_sets))
         self.journal.commit()
@@ -440,9 +445,9 @@ class State:
                 for queue in (("", holding.cluster_queue), holding.local_queue):
                     self.accounts.admit(queue, holding.usage, sign)
         record.holding = holding
-        if record.leaves and holding.confirmed:
-            record.leaves = ()
-            if record.leaving is None:
+        if holding.confirmed:
+            left, record.leaves, record.previous = record.leaves, (), None
+            if left and record.leaving is None:
                 self.rehold(record, holding)
 
     def _note(self, key: Key, missing: list[str]) -> None:

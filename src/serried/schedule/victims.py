@@ -107,7 +107,8 @@ class Trial:
 
     def over(self, node: Node) -> bool:
         """Whether a node uses more than its quota of something that is contested."""
-        return any(node.exceeds(cell) for cell in self.contested)
+        usage, subtree = node.usage, node.subtree
+        return any(usage.get(cell, 0) > subtree.get(cell, 0) for cell in self.contested)
 
     def minimal(self, victims: list[Victim], *, borrowing: bool) -> list[Victim]:
         """Without those that turn out not to be needed, looked at from the last but one back to the first."""
