@@ -169,13 +169,15 @@ class Ledger:
 
     def _add(self, queue: str, amounts: Mapping[Cell, int], sign: int) -> None:
         node = self.queue(queue)
-        self._journal.record(lambda: _add(node, amounts, -sign))
-        _add(node, amounts, sign)
+        self._journal.record(lambda: _add(node, amounts, -sign, -1))
+        _add(node, amounts, sign, 1)
 
 
-def _add(node: Node, amounts: Mapping[Cell, int], sign: int) -> None:
+def _add(node: Node, amounts: Mapping[Cell, int], sign: int, change: int) -> None:
     for cell, amount in amounts.items():
         node.add(cell, sign * amount)
+    for above in node.path():
+        above.changes += change
 
 
 def _settle_below(node: Node) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import total_ordering
+from functools import cached_property, total_ordering
 
 from serried.api.quantity import LIMIT
 from serried.quota.limits import Cell, Limits
@@ -44,6 +44,8 @@ class Node:
     guaranteed: dict[Cell, int] = field(default_factory=dict)
     #: what is used of `subtree`, by its children beyond their own part, too; only cells other than 0
     usage: dict[Cell, int] = field(default_factory=dict)
+    #: how often usage here or below was changed; what was rolled back does not count
+    changes: int = 0
     #: 0 for a ClusterQueue, 1 for a Cohort of nothing but those, and so on
     height: int = 0
     #: what its children can get at most, summed over flavors; worked out when first asked for
@@ -203,7 +205,7 @@ class Share:
     resource: str
     borrowing: bool
 
-    @property
+    @cached_property
     def key(self) -> tuple[int, Fraction]:
         """Two shares compare like their keys: with a weight of nothing, any use is infinite."""
         if self.weight == 0:

@@ -32,18 +32,35 @@ def in_order(state: State, entries: Sequence[Entry]) -> Iterator[Entry]:
     trees: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda e: e.record.info.order):
         trees.setdefault(state.ledger.tree_of(entry.queue.name), []).append(entry)
+    known: dict[int, tuple[tuple[int, ...], _Keys]] = {}
     for members in trees.values():
         left = {entry.queue.name: entry for entry in members}
         root = state.ledger.queue(members[0].queue.name).root
         while left:
-            winner = next(iter(left.values())) if root.is_queue else _tournament(state, root, left)
+            winner = next(iter(left.values())) if root.is_queue else _tournament(state, root, left, known)
             del left[winner.queue.name]
             yield winner
 
 
-def _tournament(state: State, root: Node, entries: Mapping[str, Entry]) -> Entry:
-    """The winner at the root: at each node, the best of what its children send up."""
-    keys = {id(entry): _shares(state, entry) for entry in entries.values()}
+#: For each cohort above a candidate's queue, by id: what it is compared by there.
+_Keys = Mapping[int, tuple[bool, Share]]
+
+
+def _tournament(
+    state: State, root: Node, entries: Mapping[str, Entry], known: dict[int, tuple[tuple[int, ...], _Keys]]
+) -> Entry:
+    """The winner at the root: at each node, the best of what its children send up.
+
+    `known`: keys worked out before, which hold as long as nothing has changed in the nodes they come from.
+    """
+    keys: dict[int, _Keys] = {}
+    for entry in entries.values():
+        nodes = state.ledger.queue(entry.queue.name).path()
+        changes = tuple(node.changes for node in nodes if node.parent is not None)
+        found = known.get(id(entry))
+        if found is None or found[0] != changes:
+            found = known[id(entry)] = (changes, _shares(state, entry))
+        keys[id(entry)] = found[1]
     winners: dict[int, Entry] = {}
     for node in _bottom_up(root):
         if node.is_queue:
@@ -56,7 +73,7 @@ def _tournament(state: State, root: Node, entries: Mapping[str, Entry]) -> Entry
     return winners[id(root)]
 
 
-def _better(keys: Mapping[int, Mapping[int, tuple[bool, Share]]], node: Node) -> Callable[[Entry], tuple[object, ...]]:
+def _better(keys: Mapping[int, _Keys], node: Node) -> Callable[[Entry], tuple[object, ...]]:
     def key(entry: Entry) -> tuple[object, ...]:
         borrows, share = keys[id(entry)][id(node)]
         return (borrows, share, entry.record.info.order)
@@ -64,7 +81,7 @@ def _better(keys: Mapping[int, Mapping[int, tuple[bool, Share]]], node: Node) ->
     return key
 
 
-def _shares(state: State, entry: Entry) -> dict[int, tuple[bool, Share]]:
+def _shares(state: State, entry: Entry) -> _Keys:
     """For each cohort above the candidate's queue: whether the child on the way to it borrows what is asked for, and
     the share of that child, with the candidate counted in."""
     usage: Mapping[Cell, int] = {c: a for c, a in entry.nomination.assignment.usage.items() if a}
