@@ -26,7 +26,7 @@ from serried.api.kueue import (
 from serried.api.meta import Key, condition_is
 from serried.api.names import PendingReason
 from serried.api.quantity import resource_value
-from serried.schedule.cycle import Admit, Cycle, Evict
+from serried.schedule.cycle import Admit, Cycle, Evict, Finish
 from serried.schedule.engine import Engine
 from serried.schedule.options import AdmissionFairSharing, FairSharing, Options, Transformation
 from serried.schedule.reasons import Reason
@@ -108,6 +108,7 @@ class _Outcome:
     engine: Engine
     admits: list[Admit] = field(default_factory=list)
     evictions: list[Evict] = field(default_factory=list)
+    finishes: list[Finish] = field(default_factory=list)
     refused: set[Key] = field(default_factory=set)
     #: heads that were told why they wait → the code of the reason
     told: dict[Key, str] = field(default_factory=dict)
@@ -133,6 +134,7 @@ def _run(case: Case) -> _Outcome:
         # To admit what has its quota and no checks left is not for Kueue's scheduler, but for another part of it.
         outcome.admits += [a for a in cycle.decisions if a.kind != "checks"]
         outcome.evictions += cycle.evictions
+        outcome.finishes += cycle.finishes
         for key in second:
             if key in state.second_waits:
                 outcome.second_failed.append(key)
@@ -234,6 +236,7 @@ def _engine(case: Case) -> Engine:
             recompute_victims=gates.get("RecomputeAssignmentUponPreemptionTargetsOverlap", True),
             fail_fast=gates.get("TASFailedNodeReplacementFailFast", True),
             reclaim_within_nominal=gates.get("FairSharingPreemptWithinNominal", True),
+            preemption_gates=gates.get("MultiKueueOrchestratedPreemption", False),
             transformations=tuple(_transformation(t) for t in case.get("resourceTransformations", ())),
         )
     )
@@ -345,6 +348,8 @@ def _events(outcome: _Outcome) -> Iterable[tuple[str, str, str]]:
             assert evict.preemptor is not None
             yield _name(evict.key), "Normal", "Preempted"
             yield _name(evict.preemptor), "Normal", "PreemptedWorkload"
+    for finish in outcome.finishes:
+        yield _name(finish.key), "Normal", finish.reason
     for key, code in outcome.told.items():
         yield _name(key), "Warning", code
     for key in outcome.second_failed:
@@ -373,6 +378,9 @@ def _statuses(case: Case, outcome: _Outcome) -> dict[str, Any]:
             conditions["Evicted"] = ["True", evict.reason, evict.message]
             if evict.preempted:
                 conditions["Preempted"] = ["True", evict.preempted, evict.message]
+        for finish in outcome.finishes:
+            if finish.key == key:
+                conditions["Finished"] = ["True", finish.reason, ""]
         if key in outcome.told:
             conditions["QuotaReserved"] = ["False", outcome.told[key], ""]
             conditions["Admitted"] = ["False", "NoReservation", ""]

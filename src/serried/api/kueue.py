@@ -221,6 +221,15 @@ class PriorityClassRef(Wire):
     name: str
 
 
+class PreemptionGate(Wire):
+    name: str
+
+
+class PreemptionGateState(Wire):
+    name: str
+    position: str
+
+
 class WorkloadSpec(Wire):
     pod_sets: list[PodSet] = []
     queue_name: str = ""
@@ -228,6 +237,7 @@ class WorkloadSpec(Wire):
     priority_class_ref: PriorityClassRef | None = None
     active: bool = True
     maximum_execution_time_seconds: int | None = None
+    preemption_gates: list[PreemptionGate] = []
 
 
 class TopologyAssignmentSliceLevelIndividualValues(Wire):
@@ -310,6 +320,7 @@ class WorkloadStatus(Wire):
     admission_checks: list[AdmissionCheckState] = []
     reclaimable_pods: list[ReclaimablePod] = []
     unhealthy_nodes: list[UnhealthyNode] = []
+    preemption_gates: list[PreemptionGateState] = []
 
 
 class Workload(Object):

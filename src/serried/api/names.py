@@ -11,6 +11,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 GROUP_WORKLOAD: Final = "kueue.x-k8s.io/is-group-workload"
+SLICE_REPLACES: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 PRIORITY_BOOST: Final = "kueue.x-k8s.io/priority-boost"
 MAX_EXEC_TIME: Final = "kueue.x-k8s.io/max-exec-time-seconds"
 PREBUILT_WORKLOAD: Final = "kueue.x-k8s.io/prebuilt-workload-name"
@@ -95,6 +96,12 @@ class PreemptedReason:
     RECLAMATION: Final = "InCohortReclamation"
     FAIR_SHARING: Final = "InCohortFairSharing"
     RECLAIM_WHILE_BORROWING: Final = "InCohortReclaimWhileBorrowing"
+
+
+class FinishedReason:
+    """Reasons of the condition Finished that a decision can have."""
+
+    SLICE_REPLACED: Final = "WorkloadSliceReplaced"
 
 
 class EvictedReason:

@@ -70,6 +70,7 @@ def to_holding(state: State, record: Record, queue: ClusterQueueState, found: No
         admission=Admission(cluster_queue=queue.name, pod_set_assignments=assignments),
         admitted=ready and not waits,
         confirmed=False,
+        counts=tuple(p.count for p in info.pod_sets),
     )
     return Grant(holding, states)
 
@@ -131,6 +132,7 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding
         admitted=condition_is(workload.status.conditions, WorkloadCondition.ADMITTED),
         confirmed=True,
         reserved_at=reserved.last_transition_time if reserved is not None else None,
+        counts=tuple(p.count for p in info.pod_sets),
         problems=tuple(problems),
     )
 

@@ -1,8 +1,9 @@
 """One scheduling cycle: candidates in order, each seeing what those before it took.
 
 A cycle goes in rounds. In each, the first candidate of every ClusterQueue is nominated: what would it get, or whom
-would it preempt? Then they are served in order. One whose quota, nodes or victims another has taken meanwhile stays
-where it is, for the next round. What each takes is taken in the model at once.
+would it preempt? Then they are served in order, each followed by the next one of its queue. One whose quota, nodes or
+victims another has taken meanwhile stays where it is, for the next round. What each takes is taken in the model at
+once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 from serried.api.assignment import AssignmentError
 from serried.api.kueue import Admission, AdmissionCheckState
 from serried.api.meta import Key
-from serried.api.names import EvictedReason, PreemptedReason
+from serried.api.names import EvictedReason, FinishedReason, PreemptedReason
 from serried.quota.limits import Cell
 from serried.schedule import wording
 from serried.schedule.admission import Grant, to_holding
@@ -79,6 +80,16 @@ class Evict(msgspec.Struct, frozen=True):
     deactivate: bool = False
 
 
+class Finish(msgspec.Struct, frozen=True):
+    """Write to the Workload's status that it is finished: another one has taken its place."""
+
+    key: Key
+    uid: str
+    resource_version: str
+    reason: str
+    message: str
+
+
 class Wait(msgspec.Struct, frozen=True):
     """Tell this workload why it waits."""
 
@@ -93,6 +104,7 @@ class Cycle(msgspec.Struct, frozen=True):
     waits: Sequence[Wait]
     more: bool
     evictions: Sequence[Evict] = ()
+    finishes: Sequence[Finish] = ()
 
 
 def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
@@ -108,13 +120,12 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
     turn = _Turn(state, now)
     turn.look_again()
     turn.keep_promises()
-    looked = 0
-    while looked < limit:
-        heads = turn.heads(limit - looked)
+    turn.left = limit
+    while turn.left > 0:
+        heads = turn.heads(turn.left)
         if not heads:
             break
         turn.round(heads)
-        looked += len(heads)
         if state.options.one_head:
             break
     for name in list(state.awake):
@@ -125,7 +136,7 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
                 _tell_arrivals(state, queue)
     waits = [Wait(key, reason) for key, reason in state.outbox.items()]
     state.outbox.clear()
-    return Cycle(turn.admits, waits, more=bool(state.awake), evictions=turn.evictions)
+    return Cycle(turn.admits, waits, more=bool(state.awake), evictions=turn.evictions, finishes=turn.finishes)
 
 
 class _Turn:
@@ -136,8 +147,11 @@ class _Turn:
         self.now = now
         self.admits: list[Admit] = []
         self.evictions: list[Evict] = []
+        self.finishes: list[Finish] = []
         #: how often in this cycle places were given or taken
         self.moves = 0
+        #: how many candidates may still be looked at
+        self.left = 0
 
     # --- those that hold something already
 
@@ -220,20 +234,30 @@ class _Turn:
         return queue.pending.head(lambda order: usage(workloads[order[3], order[4]].info.queue))
 
     def round(self, heads: Sequence[Order]) -> None:
-        entries = []
-        for order in heads:
-            record = self.state.workloads[order[3], order[4]]
-            queue = self.state.cluster_queues[record.cluster_queue]
-            found = nominate(self.state, queue, record.info, self.now, record.start)
-            entries.append(Entry(record, queue, found, self.moves))
+        entries = [self._entry(order) for order in heads]
         blocked: list[Entry] = []
-        for entry in in_order(self.state, entries):
+
+        def following(entry: Entry) -> Entry | None:
+            # While something is blocked, nobody else is nominated: that something is blocked is no reason to wait.
+            if self.state.options.one_head or entry.skipped or blocked or self.left <= 0:
+                return None
+            head = self._head(entry.queue)
+            return None if head is None else self._entry(head)
+
+        for entry in in_order(self.state, entries, following):
             self._serve(entry, blocked)
         for entry in blocked:
             self.state.ledger.refund(entry.queue.name, entry.blocks)
             if entry.nomination.assignment.wanted:
                 self.state.world.release(entry.record.info.key)
         self.state.journal.commit()
+
+    def _entry(self, order: Order) -> Entry:
+        self.left -= 1
+        record = self.state.workloads[order[3], order[4]]
+        queue = self.state.cluster_queues[record.cluster_queue]
+        found = nominate(self.state, queue, record.info, self.now, record.start)
+        return Entry(record, queue, found, self.moves)
 
     def _serve(self, entry: Entry, blocked: list[Entry]) -> None:
         state, found = self.state, entry.nomination
@@ -245,7 +269,7 @@ class _Turn:
                 self._block(entry, blocked)
             self._refuse(entry)
             return
-        if any(victim.record.leaving is not None for victim in found.victims):
+        if any(record.leaving is not None for record in _gone(found)):
             again = state.options.recompute_victims
         elif not self._quota_left(entry):
             again = False
@@ -292,9 +316,9 @@ class _Turn:
     def _quota_left(self, entry: Entry) -> bool:
         state = self.state
         mark = state.journal.checkpoint()
-        for victim in entry.nomination.victims:
-            assert victim.record.holding is not None
-            state.ledger.refund(victim.record.holding.cluster_queue, victim.record.holding.usage)
+        for gone in _gone(entry.nomination):
+            assert gone.holding is not None
+            state.ledger.refund(gone.holding.cluster_queue, gone.holding.usage)
         left = state.ledger.fits(entry.queue.name, entry.nomination.assignment.usage)
         state.journal.rollback(mark)
         return left
@@ -303,7 +327,7 @@ class _Turn:
         placements = entry.nomination.assignment.placements
         if not placements or entry.seen == self.moves:
             return True
-        gone = [victim.record.info.key for victim in entry.nomination.victims]
+        gone = [record.info.key for record in _gone(entry.nomination)]
         return still_held(self.state, entry.record.info.key, placements, entry.nomination.pod_sets, gone)
 
     def _blocked(self, entry: Entry) -> dict[Cell, int]:
@@ -351,6 +375,7 @@ class _Turn:
 
     def _skip(self, entry: Entry) -> None:
         """Another one took what it would have got: it stays where it is, to be looked at again."""
+        entry.skipped = True
         self.state.tell(entry.record.info.key, wording.overtaken(entry.queue.name))
 
     def _admit(self, entry: Entry) -> None:
@@ -362,8 +387,17 @@ class _Turn:
             reason = misconfigured("spec.podSets", f"placed as {error}", allowed)
             _park(state, queue, record.info.order, Parked(reason, Help.NODES, never=True))
             return
+        old = found.replaces
         state.leave(record)
         record.info = replace(record.info, evicted=False)
+        if old is not None:
+            state.give_way(old, record)
+            uid, job = record.info.uid, record.info.job_uid
+            message = (
+                f"Replaced to accommodate a workload (UID: {uid}, JobUID: {job}) due to workload slice aggregation"
+            )
+            why = FinishedReason.SLICE_REPLACED
+            self.finishes.append(Finish(old.info.key, old.info.uid, old.resource_version, why, message))
         state.take(record, grant.holding)
         if grant.holding.placements:
             self.moves += 1
@@ -399,6 +433,11 @@ class _Turn:
         state.promise(record, promise)
         reason = wording.waits_for_victims(self._reason(entry), victims)
         _park(state, entry.queue, record.info.order, Parked(reason, Help.NOTHING, never=False))
+
+
+def _gone(found: Nomination) -> list[Record]:
+    """Those who hold nothing any more once this is decided."""
+    return [v.record for v in found.victims] + ([found.replaces] if found.replaces is not None else [])
 
 
 def reason_of(queue: ClusterQueueState, found: Nomination) -> Reason:

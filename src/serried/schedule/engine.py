@@ -343,7 +343,8 @@ class Engine:
         if record.previous is not None and record.previous.admission == workload.status.admission:
             # From before its new places were written.
             return
-        if before is not None and before.admission == workload.status.admission:
+        counts = tuple(p.count for p in record.info.pod_sets)
+        if before is not None and (before.admission, before.counts) == (workload.status.admission, counts):
             admitted = condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
             if record.admitting and not admitted:
                 return
@@ -394,7 +395,10 @@ class Engine:
             self._state.confirm(record, replace(record.holding, admitted=False))
             self._look_again(record)
         elif not record.holding.confirmed:
+            old = self._state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
             self._state.release(record)
+            if old is not None and old.leaving == key:
+                self._state.stay(old)
             route(self._state, record)
         elif record.leaving is not None:
             self._state.stay(record)

@@ -17,7 +17,7 @@ from serried.schedule.flavors import NO_RULES, Oracle, Rules, assign
 from serried.schedule.places import find_places, needs_places, places_now
 from serried.schedule.preemption import find_victims
 from serried.schedule.queues import Help
-from serried.schedule.state import ClusterQueueState, State
+from serried.schedule.state import ClusterQueueState, Record, State
 from serried.schedule.victims import Victim, Want
 from serried.schedule.workload import WorkloadInfo
 
@@ -32,6 +32,8 @@ class Nomination:
     assignment: Assignment
     pod_sets: tuple[PodSetRequest, ...]
     victims: list[Victim]
+    #: an earlier slice, whose place it takes
+    replaces: Record | None = None
 
     @property
     def fits(self) -> bool:
@@ -50,6 +52,38 @@ def nominate(
     is possible, else with as many as possible."""
     if start:
         rules = replace(rules, start=start)
+    old = slice_before(state, queue, info)
+    if old is None or old.holding is None:
+        return _with_most(state, queue, info, now, rules)
+    # It has the flavors of the slice that it replaces, and what that has counts as free.
+    has: dict[str, tuple[Mapping[str, str], Mapping[str, int]]] = {
+        a.name: (a.flavors, {}) for a in old.holding.admission.pod_set_assignments
+    }
+    mark = state.journal.checkpoint()
+    remove(state, old)
+    found = _with_most(state, queue, info, now, replace(rules, replaced=has))
+    state.journal.rollback(mark)
+    found.replaces = old
+    return found
+
+
+def slice_before(state: State, queue: ClusterQueueState, info: WorkloadInfo) -> Record | None:
+    """The workload that this one replaces, if it still holds quota of the same ClusterQueue."""
+    record = state.workloads.get(info.replaces) if info.replaces is not None else None
+    if record is None or record.holding is None or record.leaving is not None:
+        return None
+    return record if record.holding.cluster_queue == queue.name else None
+
+
+def remove(state: State, record: Record) -> None:
+    """For a trial: as if a workload, and its pods, were gone."""
+    assert record.holding is not None
+    state.ledger.refund(record.holding.cluster_queue, record.holding.usage)
+    state.world.release(record.info.key, with_pods=True)
+
+
+def _with_most(state: State, queue: ClusterQueueState, info: WorkloadInfo, now: datetime, rules: Rules) -> Nomination:
+    """With all pods, or with as many as possible."""
     full = _nominate(state, queue, info, info.pod_sets, now, rules)
     if full.fits or full.victims or not state.options.partial_admission:
         return full
@@ -147,6 +181,8 @@ def victims_of(
     state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, now: datetime
 ) -> list[Victim]:
     """Whom to preempt so that the workload fits with just these flavors, in quota and on the nodes."""
+    if info.gated and state.options.preemption_gates:
+        return []
     has_place: Callable[[], bool] | None = None
     if needs_places(state, queue, found):
         has_place = partial(places_now, state, queue, info, found)

@@ -53,6 +53,8 @@ class Options:
     recompute_victims: bool = True
     #: a workload that lost a node, for which there is no other, is evicted; else it is looked at again later
     fail_fast: bool = True
+    #: a workload with a closed entry of `preemptionGates` preempts nobody
+    preemption_gates: bool = False
     #: for quota, never for nodes: resources by prefix that do not count, and what others count as
     excluded_resources: tuple[str, ...] = ()
     transformations: tuple[Transformation, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,26 +21,44 @@ class Entry:
     nomination: Nomination
     #: how often places had been given or taken when it was nominated
     seen: int = 0
+    #: another one took what it would have got
+    skipped: bool = False
     #: what it keeps from those behind it, until the round is over
     blocks: Mapping[Cell, int] = field(default_factory=dict)
 
 
-def in_order(state: State, entries: Sequence[Entry]) -> Iterator[Entry]:
-    """Entries one after the other; under fair sharing each is chosen for the shares of the moment it is asked for."""
+def in_order(state: State, entries: Sequence[Entry], following: Callable[[Entry], Entry | None]) -> Iterator[Entry]:
+    """Entries one after the other; under fair sharing each is chosen for the shares of the moment it is asked for.
+
+    `following`: the next candidate of the same ClusterQueue, asked for when an entry has been served.
+    """
     if state.fair_sharing is None:
-        yield from sorted(entries, key=lambda e: (e.nomination.assignment.borrowing, *e.record.info.order))
+        heap = [(e.nomination.assignment.borrowing, e.record.info.order, e) for e in entries]
+        heapq.heapify(heap)
+        while heap:
+            _, _, entry = heapq.heappop(heap)
+            yield entry
+            follower = following(entry)
+            if follower is not None:
+                found = follower.nomination.assignment
+                heapq.heappush(heap, (found.borrowing, follower.record.info.order, follower))
         return
     trees: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda e: e.record.info.order):
         trees.setdefault(state.ledger.tree_of(entry.queue.name), []).append(entry)
-    known: dict[int, tuple[tuple[int, ...], _Keys]] = {}
     for members in trees.values():
+        # Keys by the identity of entries that are alive.
+        known: dict[int, tuple[tuple[int, ...], _Keys]] = {}
         left = {entry.queue.name: entry for entry in members}
         root = state.ledger.queue(members[0].queue.name).root
         while left:
             winner = next(iter(left.values())) if root.is_queue else _tournament(state, root, left, known)
             del left[winner.queue.name]
+            known.pop(id(winner), None)
             yield winner
+            follower = following(winner)
+            if follower is not None:
+                left[winner.queue.name] = follower
 
 
 #: For each cohort above a candidate's queue, by id: what it is compared by there.

@@ -102,6 +102,8 @@ class Holding:
     problems: tuple[str, ...] = ()
     #: when the quota was reserved, if the status says so
     reserved_at: datetime | None = None
+    #: counts of the workload's pod sets when this was worked out: pods that end for good lower them
+    counts: tuple[int, ...] = ()
 
 
 @dataclass
@@ -305,6 +307,15 @@ class State:
         pending = self.cluster_queues[record.cluster_queue].pending
         pending.remove(record.info.order)
         pending.add(record.info.order, b"promise " + "/".join(key).encode())
+
+    def give_way(self, record: Record, successor: Record) -> None:
+        """What it holds is its successor's from now on."""
+        assert record.holding is not None
+        record.leaving = successor.info.key
+        self.ledger.refund(record.holding.cluster_queue, record.holding.usage)
+        self.world.release(record.info.key)
+        self.journal.commit()
+        self.incomplete.pop(record.info.key, None)
 
     def lift_promise(self, record: Record) -> None:
         """For a trial, or for good: what it was promised is free again. Journalled."""

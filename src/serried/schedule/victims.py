@@ -64,7 +64,7 @@ def candidates_in(state: State, queue: str, want: Want, policy: str) -> Iterable
     """The workloads of a ClusterQueue that use what is contested and that the policy lets be preempted."""
     for key in state.holders.get(queue, ()):
         record = state.workloads[key]
-        if record.leaving or record.holding is None or key == want.info.key:
+        if record.leaving or record.holding is None or key in (want.info.key, want.info.replaces):
             continue
         if not any(record.holding.usage.get(cell, 0) > 0 for cell in want.contested):
             continue

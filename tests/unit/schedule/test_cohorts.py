@@ -1,0 +1,150 @@
+"""ClusterQueues of one cohort lend to each other, within limits, and whoever has a right to it gets it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from serried.api.kueue import ClusterQueueStatus, Cohort
+from serried.schedule.engine import Engine
+from serried.schedule.options import FairSharing, Options
+from tests.unit.schedule.objects import (
+    NS,
+    at,
+    cluster_queue,
+    engine,
+    feed,
+    flavor,
+    group,
+    local_queue,
+    run,
+    with_admission,
+    workload,
+)
+
+RECLAIM = {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"}
+
+
+def cohort(name: str, parent: str = "", **quota: Any) -> Cohort:
+    spec: dict[str, Any] = {"parentName": parent}
+    if quota:
+        spec["resourceGroups"] = [group({"f": quota})]
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, Cohort)
+
+
+def teams(*names: str, cohort: str = "all", fair: bool = False, **quotas: dict[str, Any]) -> Engine:
+    """Teams with 10 cpu each, or as given: quota, and what else its ClusterQueue says."""
+    result = Engine(Options(fair_sharing=FairSharing() if fair else None))
+    result.set_namespace(NS, {})
+    feed(result, flavor("f"))
+    for name in names:
+        spec: dict[str, Any] = {"cohortName": cohort, "preemption": RECLAIM, **quotas.get(name, {})}
+        feed(result, cluster_queue(name, {"f": {"cpu": spec.pop("cpu", 10)}}, **spec))
+        feed(result, local_queue(name, name))
+    return result
+
+
+def limited(name: str, **limits: Any) -> Any:
+    quota = {"name": "cpu", "nominalQuota": 10, **limits}
+    groups = [{"coveredResources": ["cpu"], "flavors": [{"name": "f", "resources": [quota]}]}]
+    return cluster_queue(name, groups=groups, cohortName="all")
+
+
+def test_a_team_borrows_what_another_one_does_not_use() -> None:
+    given = teams("a", "b")
+    feed(given, workload("w1", queue="a", cpu=20))
+    assert run(given) == ["w1"]
+    status = given.status(("", "a"))
+    assert isinstance(status, ClusterQueueStatus)
+    (usage,) = status.flavors_reservation[0].resources
+    assert (usage.total, usage.borrowed) == ("20", "10")
+
+
+def test_borrowing_and_lending_end_at_their_limits() -> None:
+    given = engine(flavor("f"), limited("a", borrowingLimit=5), limited("b"), local_queue("a", "a"))
+    feed(given, workload("w1", queue="a", cpu=16))
+    feed(given, workload("w2", queue="a", cpu=15))
+    assert run(given) == ["w2"]
+    given = engine(flavor("f"), limited("a"), limited("b", lendingLimit=3), local_queue("a", "a"))
+    feed(given, workload("w1", queue="a", cpu=14))
+    feed(given, workload("w2", queue="a", cpu=13))
+    assert run(given) == ["w2"]
+
+
+def test_what_one_team_gives_back_wakes_the_others() -> None:
+    given = teams("a", "b", a={"preemption": {}}, b={"preemption": {}})
+    feed(given, workload("w1", queue="a", cpu=20))
+    assert run(given) == ["w1"]
+    feed(given, workload("w2", queue="b", cpu=10))
+    assert run(given) == []
+    given.delete_workload((NS, "w1"))
+    assert run(given) == ["w2"]
+
+
+def test_a_tree_of_three_levels_lends_from_the_top() -> None:
+    given = teams("a", cohort="team")
+    feed(given, cluster_queue("b", {"f": {"cpu": 0}}, cohortName="other"))
+    feed(given, local_queue("b", "b"))
+    for found in (cohort("org", cpu=5), cohort("team", "org"), cohort("other", "org", cpu=2)):
+        given.set_cohort(found)
+    feed(given, workload("w1", queue="b", cpu=17))
+    feed(given, workload("w2", queue="b", cpu=18))
+    assert run(given) == ["w1"]
+
+
+def test_cohorts_in_a_circle_are_told_so_until_the_circle_is_broken() -> None:
+    given = teams("a", cohort="x")
+    given.set_cohort(cohort("x", "y"))
+    given.set_cohort(cohort("y", "x"))
+    feed(given, workload("w", queue="a", cpu=1))
+    assert run(given) == []
+    status = given.status(("", "a"))
+    assert isinstance(status, ClusterQueueStatus)
+    assert status.conditions[0].reason == "CohortCycle"
+    assert "x → y → x" in status.conditions[0].message
+    given.delete_cohort("y")
+    assert run(given) == ["w"]
+
+
+def test_a_cohort_that_gets_quota_wakes_those_who_wait() -> None:
+    given = teams("a")
+    feed(given, workload("w", queue="a", cpu=15))
+    assert run(given) == []
+    given.set_cohort(cohort("all", cpu=5))
+    assert run(given) == ["w"]
+
+
+def test_of_two_teams_the_one_with_the_smaller_share_is_served_first() -> None:
+    given = teams("a", "b", "bank", fair=True, a={"cpu": 0}, b={"cpu": 0})
+    for i in range(4):
+        feed(given, workload(f"a{i}", queue="a", cpu=3, created=i))
+        feed(given, workload(f"b{i}", queue="b", cpu=3, created=10 + i))
+    assert run(given) == ["a0", "b0", "a1"]
+
+
+def test_shares_follow_weights() -> None:
+    weight = {"cpu": 0, "fairSharing": {"weight": "2"}}
+    given = teams("a", "b", "bank", fair=True, a=weight, b={"cpu": 0}, bank={"cpu": 9})
+    for i in range(9):
+        feed(given, workload(f"a{i}", queue="a", cpu=1, created=100 + i))
+        feed(given, workload(f"b{i}", queue="b", cpu=1, created=i))
+    admitted = run(given)
+    assert (sum(n[0] == "a" for n in admitted), sum(n[0] == "b" for n in admitted)) == (6, 3)
+
+
+def test_a_borrower_gives_way_to_the_owner_and_comes_back() -> None:
+    given = teams("a", "b")
+    big = workload("big", queue="a", cpu=12)
+    feed(given, big)
+    (admit,) = given.cycle(at(0)).decisions
+    feed(given, with_admission(big, admit.admission))
+    feed(given, workload("own", queue="b", cpu=10, created=1))
+    (evict,) = given.cycle(at(1)).evictions
+    assert (evict.key, evict.preempted, evict.preemptor) == ((NS, "big"), "InCohortReclamation", (NS, "own"))
+    assert "due to reclamation within the cohort; preemptor path: /all/b; preemptee path: /all/a" in evict.message
+    given.validate()
+    given.set_workload(workload("big", queue="a", cpu=12, version=9))
+    assert run(given) == ["own"]
+    given.delete_workload((NS, "own"))
+    assert run(given) == ["big"]

@@ -1,0 +1,199 @@
+"""Who has to go for whom, and that what is freed is kept for the one it was freed for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serried.api.kueue import Workload
+from serried.schedule.cycle import Evict
+from serried.schedule.engine import Engine
+from serried.schedule.reasons import Reason
+from tests.unit.schedule.objects import (
+    GPU,
+    NS,
+    RACK,
+    at,
+    cluster_queue,
+    engine,
+    feed,
+    flavor,
+    local_queue,
+    node,
+    pod_set,
+    run,
+    topology,
+    with_admission,
+    workload,
+)
+
+LOWER = {"withinClusterQueue": "LowerPriority"}
+
+
+class Story:
+    """An engine whose admissions are written at once; evictions are written when the story says so."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.objects: dict[str, Workload] = {}
+        self.version = 1
+
+    def submit(self, name: str, *sets: dict[str, Any], **more: Any) -> None:
+        self.version += 1
+        self.objects[name] = workload(name, *sets, version=self.version, **more)
+        self.engine.set_workload(self.objects[name])
+
+    def cycle(self) -> tuple[list[str], list[Evict], dict[str, Reason]]:
+        admitted, evictions, waits = [], [], {}
+        for _ in range(50):
+            if not self.engine.dirty:
+                break
+            result = self.engine.cycle(at(100))
+            for admit in result.decisions:
+                admitted.append(admit.key[1])
+                self.version += 1
+                given = with_admission(self.objects[admit.key[1]], admit.admission, version=self.version)
+                self.engine.set_workload(given)
+            evictions += result.evictions
+            waits |= {w.key[1]: w.reason for w in result.waits}
+            self.engine.validate()
+        assert not self.engine.dirty
+        return admitted, evictions, waits
+
+    def leave(self, name: str) -> None:
+        """The eviction of a workload is written: it waits again."""
+        self.version += 1
+        given = self.objects[name]
+        given.metadata.resource_version = str(self.version)
+        self.engine.set_workload(given)
+        self.engine.validate()
+
+
+def queue(**quotas: Any) -> Story:
+    spec = cluster_queue(flavors={"f": quotas or {"cpu": 10}}, preemption=LOWER)
+    return Story(engine(flavor("f"), spec, local_queue()))
+
+
+def racks(*, per_node: int = 1) -> Story:
+    """Two racks of two nodes with 8 GPUs each."""
+    spec = cluster_queue(flavors={"h100": {GPU: 32}}, preemption=LOWER)
+    given = engine(topology(), flavor("h100", "fabric"), local_queue(), spec)
+    for i in range(4):
+        feed(given, node(f"n{i}", rack=f"r{i // 2}"))
+    return Story(given)
+
+
+def test_fewest_and_lowest_go_first() -> None:
+    story = queue()
+    for name, priority, cpu in (("low", 1, 4), ("mid", 2, 3), ("high", 5, 3)):
+        story.submit(name, priority=priority, cpu=cpu)
+    story.cycle()
+    story.submit("urgent", priority=9, cpu=4)
+    admitted, evictions, waits = story.cycle()
+    assert admitted == []
+    assert [(e.key[1], e.reason, e.preempted, e.preemptor) for e in evictions] == [
+        ("low", "Preempted", "InClusterQueue", (NS, "urgent"))
+    ]
+    assert waits["urgent"].code == "WaitingForPreemptedWorkloads"
+    assert "Pending the preemption of 1 workload(s)" in waits["urgent"].message
+
+
+def test_equals_do_not_go() -> None:
+    story = queue()
+    story.submit("first", priority=5, cpu=8)
+    story.cycle()
+    story.submit("second", priority=5, cpu=4, created=1)
+    admitted, evictions, waits = story.cycle()
+    assert (admitted, evictions, waits["second"].code) == ([], [], "WaitingForQuota")
+
+
+def test_what_is_freed_is_kept_for_the_one_it_was_freed_for() -> None:
+    story = queue()
+    story.submit("low", priority=1, cpu=10)
+    story.cycle()
+    story.submit("urgent", priority=9, cpu=6)
+    _, evictions, _ = story.cycle()
+    assert [e.key[1] for e in evictions] == ["low"]
+    # While the victim is on its way out, 4 of its 10 are free at once; the other 6 belong to the preemptor.
+    story.submit("small", priority=1, cpu=5, created=1)
+    story.submit("tiny", priority=1, cpu=4, created=2)
+    assert story.cycle()[:2] == (["tiny"], [])
+    story.leave("low")
+    assert story.cycle()[:2] == (["urgent"], [])
+
+
+def test_a_preemptor_that_is_deleted_leaves_what_was_kept_to_others() -> None:
+    story = queue()
+    story.submit("low", priority=1, cpu=10)
+    story.cycle()
+    story.submit("urgent", priority=9, cpu=6)
+    story.cycle()
+    story.engine.delete_workload((NS, "urgent"))
+    story.submit("other", priority=1, cpu=10, created=1)
+    assert story.cycle()[0] == ["other"]
+    story.leave("low")
+    assert story.cycle()[0] == []
+
+
+def test_an_eviction_that_the_server_refuses_is_taken_back() -> None:
+    story = queue()
+    story.submit("low", priority=1, cpu=10)
+    story.cycle()
+    story.submit("urgent", priority=9, cpu=6)
+    story.cycle()
+    story.engine.withdraw((NS, "low"), at(100))
+    story.engine.validate()
+    story.submit("small", priority=1, cpu=1, created=1)
+    admitted, evictions, _ = story.cycle()
+    assert (admitted, [e.key[1] for e in evictions]) == (["small"], ["low"]) or evictions
+
+
+def test_a_gang_preempts_exactly_those_who_free_one_rack() -> None:
+    story = racks()
+    for i in range(4):
+        story.submit(f"job{i}", pod_set(1, required=RACK, ours=True, gpu=8), priority=1, created=i)
+    assert len(story.cycle()[0]) == 4
+    story.submit("gang", pod_set(2, required=RACK, ours=True, gpu=8), priority=5, created=9)
+    _, evictions, _ = story.cycle()
+    assert len(evictions) == 2
+    hosts = set()
+    for evict in evictions:
+        (placement,) = story.engine._state.workloads[evict.key].holding.placements  # type: ignore[union-attr]
+        hosts.add(placement.domains[0][0][-1])
+    assert hosts in ({"n0", "n1"}, {"n2", "n3"})
+    for evict in evictions:
+        story.leave(evict.key[1])
+    assert story.cycle()[0] == ["gang"]
+
+
+def test_a_gang_preempts_nobody_when_no_victims_free_a_rack() -> None:
+    story = racks()
+    # One workload in each rack that may not be preempted.
+    for i, priority in enumerate((1, 9, 1, 9)):
+        story.submit(f"job{i}", pod_set(1, required=RACK, ours=True, gpu=8), priority=priority, created=i)
+    story.cycle()
+    placed = {
+        story.engine._state.workloads[NS, f"job{i}"].holding.placements[0].domains[0][0][-1]: i  # type: ignore[union-attr]
+        for i in range(4)
+    }
+    high = {("n0" in host or "n1" in host) for host, i in placed.items() if i in (1, 3)}
+    story.submit("gang", pod_set(2, required=RACK, ours=True, gpu=8), priority=5, created=9)
+    _, evictions, waits = story.cycle()
+    if len(high) == 2:
+        assert evictions == []
+        assert waits["gang"].code == "TopologyPlacementFailed"
+    else:
+        assert len(evictions) == 2
+
+
+def test_within_the_whole_queue_the_one_that_asks_less_of_others_is_told_to_wait() -> None:
+    story = queue()
+    story.submit("low", priority=1, cpu=6)
+    story.cycle()
+    story.submit("never", priority=9, cpu=11)
+    _, evictions, waits = story.cycle()
+    assert evictions == []
+    assert waits["never"].code == "ExceedsMaxQuota"
+
+
+def test_run_of_the_shared_helper_still_drains() -> None:
+    assert run(queue().engine) == []

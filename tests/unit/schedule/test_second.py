@@ -1,0 +1,232 @@
+"""Workloads that hold quota are looked at again: admission checks, lost nodes, draining queues."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from serried.api.assignment import decode
+from serried.api.kueue import AdmissionCheck, AdmissionCheckState, UnhealthyNode, Workload
+from serried.schedule.engine import Engine
+from serried.schedule.options import AdmissionFairSharing, Options
+from tests.unit.schedule.objects import (
+    GPU,
+    NS,
+    RACK,
+    at,
+    cluster_queue,
+    engine,
+    feed,
+    flavor,
+    local_queue,
+    node,
+    pod_set,
+    run,
+    topology,
+    with_admission,
+    workload,
+)
+
+CHECKS = {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}
+
+
+def check(name: str = "budget", controller: str = "example.com/budget") -> AdmissionCheck:
+    spec = {"controllerName": controller}
+    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, AdmissionCheck)
+
+
+def with_checks() -> Engine:
+    given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}, **CHECKS), local_queue())
+    given.set_admission_check(check())
+    return given
+
+
+def reserved(given: Engine, state: str) -> Workload:
+    """A workload whose quota is reserved, and whose check has come to this state."""
+    pending = workload("w", cpu=4)
+    feed(given, pending)
+    (admit,) = given.cycle(at(0)).decisions
+    assert (admit.admitted, [(c.name, c.state) for c in admit.checks]) == (False, [("budget", "Pending")])
+    written = with_admission(pending, admit.admission, admitted=False)
+    written.status.admission_checks = list(admit.checks)
+    given.set_workload(written)
+    assert not given.dirty
+    written = msgspec.convert(msgspec.to_builtins(written), Workload)
+    written.metadata.resource_version = "9"
+    written.status.admission_checks = [AdmissionCheckState(name="budget", state=state)]
+    given.set_workload(written)
+    given.validate()
+    return written
+
+
+def test_quota_is_reserved_first_and_admitted_when_the_checks_are_ready() -> None:
+    given = with_checks()
+    written = reserved(given, "Ready")
+    (admit,) = given.cycle(at(0)).decisions
+    assert (admit.kind, admit.admitted, admit.admission) == ("checks", True, written.status.admission)
+    # Not again, whatever else changes before it is written.
+    given.set_workload(written)
+    assert not given.cycle(at(0)).decisions
+
+
+def test_a_check_that_wants_a_retry_sends_it_back_and_one_that_rejects_it_ends_it() -> None:
+    for state, reason, deactivate in (("Retry", "AdmissionCheck", False), ("Rejected", "Deactivated", True)):
+        given = with_checks()
+        reserved(given, state)
+        (evict,) = given.cycle(at(0)).evictions
+        assert (evict.reason, evict.deactivate, evict.preempted) == (reason, deactivate, "")
+        assert not given.cycle(at(0)).evictions
+
+
+def test_without_the_check_the_queue_admits_nothing() -> None:
+    given = with_checks()
+    given.delete_admission_check("budget")
+    feed(given, workload("w", cpu=4))
+    assert run(given) == []
+
+
+def test_places_wait_for_nodes_that_are_still_to_be_made() -> None:
+    queue = cluster_queue(flavors={"h100": {GPU: 64}}, **CHECKS)
+    given = engine(topology(), flavor("h100", "fabric"), queue, local_queue())
+    given.set_admission_check(check(controller="kueue.x-k8s.io/provisioning-request"))
+    pending = workload("w", pod_set(2, required=RACK, ours=True, gpu=8))
+    feed(given, pending)
+    (admit,) = given.cycle(at(0)).decisions
+    (assignment,) = admit.admission.pod_set_assignments
+    assert (admit.admitted, assignment.delayed_topology_request, assignment.topology_assignment) == (
+        False,
+        "Pending",
+        None,
+    )
+    written = with_admission(pending, admit.admission, admitted=False)
+    written.status.admission_checks = [AdmissionCheckState(name="budget", state="Ready")]
+    given.set_workload(written)
+    assert not given.cycle(at(0)).decisions
+    assert not given.dirty, "nothing is tried again until nodes come"
+    for name in ("n0", "n1"):
+        feed(given, node(name))
+    (admit,) = given.cycle(at(0)).decisions
+    (assignment,) = admit.admission.pod_set_assignments
+    assert (admit.kind, admit.admitted, assignment.delayed_topology_request) == ("topology", True, "Ready")
+    given.validate()
+
+
+def placed(spare: bool) -> tuple[Engine, Workload]:
+    """A gang on two of the nodes, one of which is lost; `spare`: there is a third."""
+    given = engine(topology(), flavor("h100", "fabric"), cluster_queue(flavors={"h100": {GPU: 64}}), local_queue())
+    for i in range(2 + spare):
+        feed(given, node(f"n{i}"))
+    pending = workload("w", pod_set(2, required=RACK, ours=True, gpu=8))
+    feed(given, pending)
+    (admit,) = given.cycle(at(0)).decisions
+    written = with_admission(pending, admit.admission)
+    given.set_workload(written)
+    written = msgspec.convert(msgspec.to_builtins(written), Workload)
+    written.metadata.resource_version = "9"
+    written.status.unhealthy_nodes = [UnhealthyNode(name="n0")]
+    given.set_workload(written)
+    return given, written
+
+
+def test_pods_of_a_lost_node_get_another_one() -> None:
+    given, written = placed(spare=True)
+    (admit,) = given.cycle(at(0)).decisions
+    topology_assignment = admit.admission.pod_set_assignments[0].topology_assignment
+    assert topology_assignment is not None
+    assert admit.kind == "replacement"
+    assert [values[-1] for values, _ in decode(topology_assignment)] == ["n1", "n2"]
+    given.validate()
+    # An older version that arrives meanwhile changes nothing; a refusal takes the new places back.
+    given.set_workload(written)
+    assert not given.cycle(at(0)).decisions
+    given.withdraw((NS, "w"), at(1))
+    given.validate()
+    (again,) = given.cycle(at(1)).decisions
+    assert again.admission == admit.admission
+    given.set_workload(with_admission(written, again.admission, version=10))
+    given.validate()
+    assert not given.cycle(at(1)).decisions
+
+
+def test_a_gang_without_another_node_is_evicted() -> None:
+    given, _ = placed(spare=False)
+    (evict,) = given.cycle(at(0)).evictions
+    assert evict.reason == "NodeFailures"
+    assert "no replacement for a failed node: n0" in evict.message
+    assert not given.cycle(at(0)).evictions
+
+
+def test_draining_a_queue_evicts_what_it_admitted() -> None:
+    for drain in (
+        cluster_queue(flavors={"f": {"cpu": 10}}, stopPolicy="HoldAndDrain"),
+        local_queue(stopPolicy="HoldAndDrain"),
+    ):
+        given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}), local_queue())
+        pending = workload("w", cpu=4)
+        feed(given, pending)
+        (admit,) = given.cycle(at(0)).decisions
+        given.set_workload(with_admission(pending, admit.admission))
+        feed(given, workload("x", cpu=4))
+        feed(given, drain)
+        cycle = given.cycle(at(0))
+        assert [e.key[1] for e in cycle.evictions] == ["w"]
+        assert cycle.evictions[0].reason.endswith("QueueStopped")
+        assert cycle.decisions == []
+        given.validate()
+
+
+def test_partial_admission_takes_as_many_as_fit() -> None:
+    given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}), local_queue())
+    sets = pod_set(20, cpu=1)
+    feed(given, workload("w", {**sets, "minCount": 5}))
+    (admit,) = given.cycle(at(0)).decisions
+    assert admit.admission.pod_set_assignments[0].count == 10
+    feed(given, workload("x", {**sets, "minCount": 5}))
+    assert not given.cycle(at(0)).decisions
+    given.validate()
+
+
+def test_reclaimable_pods_give_back_their_quota() -> None:
+    given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}), local_queue())
+    pending = workload("w", pod_set(10, cpu=1))
+    feed(given, pending)
+    (admit,) = given.cycle(at(0)).decisions
+    given.set_workload(with_admission(pending, admit.admission))
+    feed(given, workload("x", cpu=4, created=1))
+    assert not given.cycle(at(0)).decisions
+    done = msgspec.to_builtins(with_admission(pending, admit.admission, version=3))
+    done["status"]["reclaimablePods"] = [{"name": "main", "count": 4}]
+    given.set_workload(msgspec.convert(done, Workload))
+    given.validate()
+    assert run(given) == ["x"]
+
+
+def test_the_local_queue_that_used_less_is_served_first() -> None:
+    given = Engine(Options(admission_fair_sharing=AdmissionFairSharing(half_life=10, sampling_interval=1)))
+    given.set_namespace(NS, {})
+    scope: dict[str, Any] = {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}}
+    for item in (flavor("f"), cluster_queue(flavors={"f": {"cpu": 8}}, **scope), local_queue("a"), local_queue("b")):
+        feed(given, item)
+    for i in range(4):
+        feed(given, workload(f"a{i}", queue="a", cpu=2, created=i))
+        feed(given, workload(f"b{i}", queue="b", cpu=2, created=10 + i))
+    assert run(given) == ["a0", "b0", "a1", "b1"]
+
+
+def test_a_slice_takes_the_place_of_the_one_before() -> None:
+    given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}), local_queue())
+    first = workload("s1", pod_set(8, cpu=1))
+    feed(given, first)
+    (admit,) = given.cycle(at(0)).decisions
+    given.set_workload(with_admission(first, admit.admission))
+    second = workload("s2", pod_set(10, cpu=1), created=1)
+    second.metadata.annotations = {"kueue.x-k8s.io/workload-slice-replacement-for": f"{NS}/s1"}
+    feed(given, second)
+    cycle = given.cycle(at(0))
+    assert [d.key[1] for d in cycle.decisions] == ["s2"]
+    assert [(f.key[1], f.reason) for f in cycle.finishes] == [("s1", "WorkloadSliceReplaced")]
+    given.validate()
+    given.withdraw((NS, "s2"), at(0))
+    given.validate()
+    assert run(given) == ["s2"]
