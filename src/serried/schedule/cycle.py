@@ -31,6 +31,7 @@ from serried.schedule.order import Entry, in_order
 from serried.schedule.places import still_held
 from serried.schedule.queues import Help, Parked
 from serried.schedule.reasons import Reason
+from serried.schedule.routing import end_backoff
 from serried.schedule.second import second_pass
 from serried.schedule.state import ClusterQueueState, Promise, Record, State
 from serried.schedule.victims import Victim
@@ -114,6 +115,7 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
     into a round first. Within a ClusterQueue one that does not fit is followed by the next (BestEffortFIFO) or holds
     back the rest (StrictFIFO).
     """
+    end_backoff(state, now)
     state.complete()
     _sample_usage(state, now)
     _wake(state)

@@ -13,6 +13,8 @@ from serried.api.kueue import (
     ClusterQueue,
     ClusterQueueStatus,
     Cohort,
+    CohortStatus,
+    FairSharingStatus,
     LocalQueue,
     LocalQueueStatus,
     ResourceFlavor,
@@ -312,7 +314,7 @@ class Engine:
 
         Returns whether it still waits where it did.
         """
-        info = self._read(workload)
+        info, not_before = self._read(workload), record.info.not_before
         if record.holding is not None and not record.holding.confirmed:
             # It was evicted before the admission that is on its way.
             info = replace(info, evicted=False)
@@ -323,7 +325,7 @@ class Engine:
                 waits = False
             record.info = info
         checks = {c.name: c.state for c in workload.status.admission_checks}
-        if checks != record.checks and waits and record.place == "queued":
+        if waits and (checks != record.checks or info.not_before != not_before):
             # Whatever it was refused for may be over.
             self._state.leave(record)
             waits = False
@@ -458,6 +460,11 @@ class Engine:
             or state.second
         )
 
+    @property
+    def wake_at(self) -> datetime | None:
+        """When a cycle could do something although nothing happens before: somebody's time to back off is over."""
+        return self._state.backing_off[0][0] if self._state.backing_off else None
+
     def cycle(self, now: datetime, limit: int = DEFAULT_LIMIT) -> Cycle:
         """Decides on up to `limit` candidates. What is admitted is taken in the model at once."""
         return run_cycle(self._state, now, limit)
@@ -471,6 +478,14 @@ class Engine:
     def status(self, queue: Key) -> ClusterQueueStatus | LocalQueueStatus | None:
         """The status of ClusterQueue ("", name) or LocalQueue (namespace, name), its conditions without times."""
         return queue_status(self._state, queue)
+
+    def cohort_status(self, name: str) -> CohortStatus | None:
+        """The status of a Cohort: under fair sharing, its share."""
+        node = self._state.ledger.cohort(name) if name in self._state.cohorts else None
+        if node is None:
+            return None
+        fair = FairSharingStatus(weighted_share=node.share().rounded) if self._state.fair_sharing is not None else None
+        return CohortStatus(fair_sharing=fair)
 
     def queues_changed(self) -> set[Key]:
         """The queues whose status may differ from what it was when this was last called."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
+from datetime import datetime
 
 from serried.api.meta import Key, condition_is
 from serried.api.names import CheckState, PendingReason, QueueReason
@@ -32,6 +34,17 @@ def reroute(state: State, local_queue: Key) -> None:
             continue
         state.leave(record)
         route(state, record)
+
+
+def end_backoff(state: State, now: datetime) -> None:
+    """Those whose time to back off is over wait in their queues again."""
+    state.now = now
+    while state.backing_off and state.backing_off[0][0] <= now:
+        _, key = heapq.heappop(state.backing_off)
+        record = state.workloads.get(key)
+        if record is not None and record.place == "aside":
+            state.leave(record)
+            route(state, record)
 
 
 def refresh(state: State, queue: ClusterQueueState) -> None:
@@ -120,6 +133,9 @@ def _destination(state: State, record: Record) -> str | Reason:
     failed = [name for name, s in record.checks.items() if s in (CheckState.RETRY, CheckState.REJECTED)]
     if failed:
         return wording.failed_checks(failed)
+    if info.not_before is not None and (state.now is None or info.not_before > state.now):
+        heapq.heappush(state.backing_off, (info.not_before, info.key))
+        return wording.backs_off(info.not_before)
     namespace, name = info.queue
     if not name:
         allowed = _names(n for ns, n in state.local_queues if ns == namespace)

@@ -176,6 +176,9 @@ class State:
         self.second: dict[Key, None] = {}
         #: of those, the ones for which there were no nodes: they are looked at again when nodes change
         self.second_waits: dict[Key, None] = {}
+        #: (when, who): workloads that are not to be looked at before; and the time of the last cycle
+        self.backing_off: list[tuple[datetime, Key]] = []
+        self.now: datetime | None = None
         #: workloads that wait in the middle of the scan of their flavors
         self.scanning: dict[Key, None] = {}
         #: workloads whose victims have all gone

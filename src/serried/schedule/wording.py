@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import partial
 
 import msgspec
@@ -177,6 +178,16 @@ def waits_for_victims(reason: Reason, victims: Sequence[Key]) -> Reason:
         code=PendingReason.WAITING_FOR_PREEMPTED,
         message=f"{reason.message}. Pending the preemption of {len(victims)} workload(s)",
         frees=f"the end of {names}, which are being preempted for it; what they leave is kept for it",
+    )
+
+
+def backs_off(until: datetime) -> Reason:
+    """It was evicted and is to be tried again later."""
+    return Reason(
+        layer="queue",
+        code=PendingReason.PENDING,
+        message=f"It is not looked at again before {until:%Y-%m-%dT%H:%M:%SZ}",
+        constraint="status.requeueState.requeueAt",
     )
 
 

@@ -56,6 +56,8 @@ class WorkloadInfo:
     min_counts: tuple[int | None, ...] = ()
     #: it is being evicted, whoever decided it
     evicted: bool = False
+    #: it is not to be looked at before
+    not_before: datetime | None = None
     #: of its labels and owners, what decides or is reported
     job_uid: str = ""
     lone_pod: bool = False
@@ -149,6 +151,7 @@ def read_workload(workload: Workload, *, boost: bool = False) -> WorkloadInfo:
         pod_sets=tuple(pod_sets),
         min_counts=tuple(p.min_count for p in spec.pod_sets),
         evicted=condition_is(status.conditions, WorkloadCondition.EVICTED),
+        not_before=status.requeue_state.requeue_at if status.requeue_state is not None else None,
         job_uid=meta.labels.get(JOB_UID, ""),
         lone_pod=len(meta.owner_references) == 1
         and (meta.owner_references[0].api_version, meta.owner_references[0].kind) == ("v1", "Pod")

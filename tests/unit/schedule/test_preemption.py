@@ -43,7 +43,9 @@ class Story:
         self.engine.set_workload(self.objects[name])
 
     def cycle(self) -> tuple[list[str], list[Evict], dict[str, Reason]]:
-        admitted, evictions, waits = [], [], {}
+        admitted: list[str] = []
+        evictions: list[Evict] = []
+        waits: dict[str, Reason] = {}
         for _ in range(50):
             if not self.engine.dirty:
                 break

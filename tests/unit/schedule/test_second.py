@@ -28,7 +28,7 @@ from tests.unit.schedule.objects import (
     workload,
 )
 
-CHECKS = {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}
+CHECKS: dict[str, Any] = {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}
 
 
 def check(name: str = "budget", controller: str = "example.com/budget") -> AdmissionCheck:
@@ -230,3 +230,15 @@ def test_a_slice_takes_the_place_of_the_one_before() -> None:
     given.withdraw((NS, "s2"), at(0))
     given.validate()
     assert run(given) == ["s2"]
+
+
+def test_a_workload_that_backs_off_is_looked_at_when_its_time_comes() -> None:
+    given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}), local_queue())
+    body = msgspec.to_builtins(workload("w", cpu=4))
+    body["status"] = {"requeueState": {"count": 1, "requeueAt": at(60).isoformat()}}
+    given.set_workload(msgspec.convert(body, Workload))
+    assert not given.cycle(at(59)).decisions
+    assert (given.dirty, given.wake_at) == (False, at(60))
+    given.validate()
+    assert [d.key[1] for d in given.cycle(at(60)).decisions] == ["w"]
+    assert given.wake_at is None
