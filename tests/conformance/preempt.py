@@ -27,7 +27,6 @@ from serried.model.requests import PodSetRequest
 from serried.quota.limits import Cell
 from serried.quota.tree import Node as QuotaNode
 from serried.schedule.assignment import Assignment, Mode, PodSetChoice
-from serried.schedule.cycle import preemption_message
 from serried.schedule.engine import Engine
 from serried.schedule.fair import Offers
 from serried.schedule.flavors import Oracle, Rules, assign, preference_key
@@ -37,6 +36,7 @@ from serried.schedule.places import find_places
 from serried.schedule.preemption import find_victims
 from serried.schedule.state import Record, State
 from serried.schedule.victims import Want, may_preempt, victim_order
+from serried.schedule.why import preemption_message
 from serried.schedule.workload import priority_boost, read_workload
 
 Case = Mapping[str, Any]

@@ -8,25 +8,20 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from heapq import nsmallest
-from typing import Literal
-
-import msgspec
 
 from serried.api.assignment import AssignmentError
-from serried.api.kueue import Admission, AdmissionCheckState
-from serried.api.meta import Key
-from serried.api.names import EvictedReason, FinishedReason, PreemptedReason
+from serried.api.names import EvictedReason, FinishedReason
 from serried.quota.limits import Cell
 from serried.schedule import wording
 from serried.schedule.admission import Grant, to_holding
-from serried.schedule.assignment import Mode, PodSetChoice, Rank
+from serried.schedule.assignment import Mode, Rank
+from serried.schedule.decisions import Admit, Cycle, Evict, Finish, Wait
 from serried.schedule.flavors import NO_RULES, Rules
 from serried.schedule.nominate import Nomination, nominate, takes
-from serried.schedule.options import AdmissionFairSharing
 from serried.schedule.order import Entry, in_order
 from serried.schedule.places import still_held
 from serried.schedule.queues import Help, Parked
@@ -34,78 +29,12 @@ from serried.schedule.reasons import Reason
 from serried.schedule.routing import end_backoff
 from serried.schedule.second import second_pass
 from serried.schedule.state import ClusterQueueState, Promise, Record, State
-from serried.schedule.victims import Victim
+from serried.schedule.usage import count_usage, sample_usage
+from serried.schedule.waiting import park, tell_arrivals, wake
+from serried.schedule.why import preemption_message, reason_of
 from serried.schedule.workload import Order, misconfigured
 
-#: So many at the front of a queue are told when only the numbers of their reason have changed. Of the others the reason
-#: told last stays as it is (each new one is a write to the API); `explain` always has the numbers of the moment.
-_KEPT_CURRENT = 16
-
-
-class Admit(msgspec.Struct, frozen=True):
-    """Write this admission to the Workload's status. The engine takes it for granted until it hears otherwise."""
-
-    key: Key
-    uid: str
-    #: of the Workload that was decided on
-    resource_version: str
-    admission: Admission
-    #: seconds between queueing and this decision
-    waited: float
-    #: it is admitted with this; otherwise only its quota is reserved, until its checks are ready and it has a place
-    admitted: bool = True
-    #: states of its admission checks, to be written with the admission
-    checks: Sequence[AdmissionCheckState] = ()
-    #: new: it had nothing. topology, replacement: it held this quota already, and gets places, or others than before.
-    #: checks: it holds all of this already, and all its checks are ready.
-    kind: Literal["new", "topology", "replacement", "checks"] = "new"
-
-
-class Evict(msgspec.Struct, frozen=True):
-    """Write to the Workload's status that it is evicted, and take its admission away once its job is stopped.
-
-    If it is preempted, the engine counts what it holds as given away already.
-    """
-
-    key: Key
-    uid: str
-    resource_version: str
-    #: reason of the condition Evicted
-    reason: str
-    message: str
-    #: reason of the condition Preempted; "": it is not preempted
-    preempted: str = ""
-    #: the workload it has to go for
-    preemptor: Key | None = None
-    #: it is not to be queued again: spec.active becomes false
-    deactivate: bool = False
-
-
-class Finish(msgspec.Struct, frozen=True):
-    """Write to the Workload's status that it is finished: another one has taken its place."""
-
-    key: Key
-    uid: str
-    resource_version: str
-    reason: str
-    message: str
-
-
-class Wait(msgspec.Struct, frozen=True):
-    """Tell this workload why it waits."""
-
-    key: Key
-    reason: Reason
-
-
-class Cycle(msgspec.Struct, frozen=True):
-    """What one cycle decided. `more`: it stopped at its limit, and the next cycle goes on."""
-
-    decisions: Sequence[Admit]
-    waits: Sequence[Wait]
-    more: bool
-    evictions: Sequence[Evict] = ()
-    finishes: Sequence[Finish] = ()
+__all__ = ["Admit", "Cycle", "Evict", "Finish", "Wait", "run_cycle"]
 
 
 def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
@@ -117,8 +46,8 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
     """
     end_backoff(state, now)
     state.complete()
-    _sample_usage(state, now)
-    _wake(state)
+    sample_usage(state, now)
+    wake(state)
     turn = _Turn(state, now)
     turn.look_again()
     turn.keep_promises()
@@ -135,7 +64,7 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
         if queue is None or queue.pending.head() is None:
             del state.awake[name]
             if queue is not None:
-                _tell_arrivals(state, queue)
+                tell_arrivals(state, queue)
     waits = [Wait(key, reason) for key, reason in state.outbox.items()]
     state.outbox.clear()
     return Cycle(turn.admits, waits, more=bool(state.awake), evictions=turn.evictions, finishes=turn.finishes)
@@ -370,7 +299,7 @@ class _Turn:
             self.state.tell(record.info.key, parked.reason)
             return
         self.state.restart_scan(record)
-        _park(self.state, queue, record.info.order, parked)
+        park(self.state, queue, record.info.order, parked)
 
     def _reason(self, entry: Entry) -> Reason:
         return reason_of(entry.queue, entry.nomination)
@@ -387,7 +316,7 @@ class _Turn:
         except AssignmentError as error:
             allowed = "a placement that a topologyAssignment can hold"
             reason = misconfigured("spec.podSets", f"placed as {error}", allowed)
-            _park(state, queue, record.info.order, Parked(reason, Help.NODES, never=True))
+            park(state, queue, record.info.order, Parked(reason, Help.NODES, never=True))
             return
         old = found.replaces
         state.leave(record)
@@ -403,7 +332,7 @@ class _Turn:
         state.take(record, grant.holding)
         if grant.holding.placements:
             self.moves += 1
-        _count_usage(state, record, grant.holding.usage)
+        count_usage(state, record, grant.holding.usage)
         self._grant(record, grant)
 
     def _preempt(self, entry: Entry) -> None:
@@ -434,160 +363,9 @@ class _Turn:
         self.moves += 1
         state.promise(record, promise)
         reason = wording.waits_for_victims(self._reason(entry), victims)
-        _park(state, entry.queue, record.info.order, Parked(reason, Help.NOTHING, never=False))
+        park(state, entry.queue, record.info.order, Parked(reason, Help.NOTHING, never=False))
 
 
 def _gone(found: Nomination) -> list[Record]:
     """Those who hold nothing any more once this is decided."""
     return [v.record for v in found.victims] + ([found.replaces] if found.replaces is not None else [])
-
-
-def reason_of(queue: ClusterQueueState, found: Nomination) -> Reason:
-    """Why a workload does not fit now: of all that stood against it, what came closest."""
-    assignment = found.assignment
-    furthest = assignment.furthest()
-    if furthest is None:
-        return wording.no_flavor(_first(assignment.pod_sets), queue.name, [])
-    choice, refusal = furthest
-    if refusal.rank == Rank.MISMATCH and len(choice.refusals) > 1:
-        opening = wording.opening(choice.pod_set.name)
-        why = [r.reason().message.removeprefix(opening) for r in choice.refusals]
-        return wording.no_flavor(choice.pod_set.name, queue.name, list(dict.fromkeys(why)))
-    return refusal.reason()
-
-
-def _first(pod_sets: Sequence[PodSetChoice]) -> str:
-    return pod_sets[0].pod_set.name if pod_sets else "main"
-
-
-_DUE_TO = {
-    PreemptedReason.IN_CLUSTER_QUEUE: "prioritization in the ClusterQueue",
-    PreemptedReason.RECLAMATION: "reclamation within the cohort",
-    PreemptedReason.FAIR_SHARING: "Fair Sharing within the cohort",
-    PreemptedReason.RECLAIM_WHILE_BORROWING: "reclamation within the cohort while borrowing",
-}
-
-
-def preemption_message(preemptor: Record, victim: Victim, preemptor_path: str, victim_path: str) -> str:
-    """As Kueue words it, so that what people search logs for is still found."""
-    return (
-        f"Preempted to accommodate a workload (UID: {preemptor.info.uid or 'UNKNOWN'}, JobUID: "
-        f"{preemptor.info.job_uid or 'UNKNOWN'}) due to {_DUE_TO[victim.reason]}; preemptor path: {preemptor_path}; "
-        f"preemptee path: {victim_path}"
-    )
-
-
-# --- waiting
-
-
-def _wake(state: State) -> None:
-    """Those whom a change since the last cycle could help become candidates again."""
-    for tree in list(state.quota_stirred):
-        for name in state.short_of_quota.pop(tree, {}):
-            queue = state.cluster_queues.get(name)
-            if queue is not None:
-                queue.stirred |= Help.QUOTA
-                state.awake[name] = None
-    state.quota_stirred.clear()
-    if state.nodes_stirred:
-        for name in state.short_of_nodes:
-            queue = state.cluster_queues.get(name)
-            if queue is not None:
-                queue.stirred |= Help.NODES
-                state.awake[name] = None
-        state.short_of_nodes.clear()
-        state.nodes_stirred = False
-    for name in state.awake:
-        queue = state.cluster_queues.get(name)
-        if queue is not None and queue.stirred:
-            queue.pending.wake(queue.stirred)
-    for key in list(state.scanning):
-        record = state.workloads[key]
-        if state.cluster_queues[record.cluster_queue].stirred:
-            state.restart_scan(record)
-    for name in state.awake:
-        if name in state.cluster_queues:
-            state.cluster_queues[name].stirred = Help.NOTHING
-
-
-def _park(state: State, queue: ClusterQueueState, order: Order, parked: Parked) -> None:
-    if Help.NODES in parked.helped_by:
-        state.short_of_nodes[queue.name] = None
-    if Help.QUOTA in parked.helped_by:
-        state.wait_for_quota(queue.name)
-    for member in queue.pending.park(order, parked):
-        if _held_back(queue, member):
-            continue
-        queue.untold.pop(member, None)
-        key = (member[3], member[4])
-        told = state.workloads[key].told
-        if told is None or told.code != parked.reason.code or queue.pending.position(member) < _KEPT_CURRENT:
-            state.tell(key, parked.reason)
-
-
-def _tell_arrivals(state: State, queue: ClusterQueueState) -> None:
-    """Arrivals that were not looked at themselves: others of their shape were, or they are held back."""
-    for order in queue.untold:
-        parked = queue.pending.parked(order)
-        if parked is not None and not _held_back(queue, order):
-            state.tell((order[3], order[4]), parked.reason)
-        else:
-            state.tell((order[3], order[4]), _behind(queue, order))
-    queue.untold.clear()
-
-
-def _held_back(queue: ClusterQueueState, order: Order) -> bool:
-    holder = queue.pending.holder()
-    return holder is not None and holder < order
-
-
-def _behind(queue: ClusterQueueState, order: Order) -> Reason:
-    """Why a workload that a StrictFIFO queue holds back waits."""
-    holder = queue.pending.holder()
-    name = f"{holder[3]}/{holder[4]}" if holder is not None else "nobody"
-    return wording.behind(queue.name, name, queue.pending.position(order))
-
-
-# --- usage of LocalQueues over time
-
-
-def _sample_usage(state: State, now: datetime) -> None:
-    """What LocalQueues have used lately: what they used before fades, what they use now counts more and more."""
-    config = state.options.admission_fair_sharing
-    if config is None:
-        return
-    if state.sampled_at is None:
-        state.sampled_at = now
-        return
-    elapsed = (now - state.sampled_at).total_seconds()
-    if elapsed < config.sampling_interval or elapsed <= 0:
-        return
-    state.sampled_at = now
-    keeps = 0.5 ** (elapsed / config.half_life) if config.half_life > 0 else 0.0
-    for key in state.local_usage.keys() | state.local_queues.keys():
-        holds = weighed(config, state.accounts[key].reserved)
-        value = state.local_usage.get(key, 0.0) * keeps + holds * (1 - keeps)
-        if value:
-            state.local_usage[key] = value
-        else:
-            state.local_usage.pop(key, None)
-
-
-def _count_usage(state: State, record: Record, usage: Mapping[Cell, int]) -> None:
-    """An admission counts at once, as much as it will by the next sample: so that a burst does not go to one queue."""
-    config = state.options.admission_fair_sharing
-    if config is None:
-        return
-    share = 1 - 0.5 ** (config.sampling_interval / config.half_life) if config.half_life > 0 else 1.0
-    state.local_usage[record.info.queue] = state.local_usage.get(record.info.queue, 0.0) + share * weighed(
-        config, usage
-    )
-
-
-def weighed(config: AdmissionFairSharing, usage: Mapping[Cell, int]) -> float:
-    """One number for a usage: amounts in base units (cores, bytes), times the weights of their resources."""
-    weights = dict(config.resource_weights)
-    return sum(
-        amount / (1000 if resource == "cpu" else 1) * weights.get(resource, 1.0)
-        for (_, resource), amount in usage.items()
-    )

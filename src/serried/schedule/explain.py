@@ -12,12 +12,12 @@ from serried.api.meta import Key
 from serried.api.names import PendingReason
 from serried.schedule import wording
 from serried.schedule.assignment import Attempt
-from serried.schedule.cycle import reason_of
 from serried.schedule.flavors import Rules, attempts_of
 from serried.schedule.nominate import Nomination, nominate
 from serried.schedule.queues import Help
 from serried.schedule.reasons import Reason
 from serried.schedule.state import ClusterQueueState, Record, State
+from serried.schedule.why import reason_of
 from serried.schedule.workload import Order
 
 _AHEAD_NAMED = 5
