@@ -147,7 +147,11 @@ class PodSetChoice:
             return Mode.NO_FIT
         if not self.flavors:
             return Mode.NO_FIT if self.refusals else Mode.FIT
-        return min(choice.mode for choice in self.flavors.values())
+        worst = Mode.FIT
+        for choice in self.flavors.values():
+            if choice.mode < worst:
+                worst = choice.mode
+        return worst
 
 
 @dataclass
@@ -160,7 +164,12 @@ class Assignment:
 
     @property
     def mode(self) -> Mode:
-        return min((p.mode for p in self.pod_sets), default=Mode.FIT)
+        worst = Mode.FIT
+        for pod_set in self.pod_sets:
+            mode = pod_set.mode
+            if mode < worst:
+                worst = mode
+        return worst
 
     @property
     def borrowing(self) -> int:

@@ -144,15 +144,19 @@ def _nominate(
     helped_by = Help.NOTHING
     for _ in range(1 if state.options.one_head else _RETRIES):
         found = assign(state, queue, pod_sets, oracle, rules)
-        quota = found.mode
-        if quota != Mode.NO_FIT:
+        if found.mode != Mode.NO_FIT:
             find_places(state, queue, info, found)
         here = Nomination(found, pod_sets, [])
-        if found.mode == Mode.PREEMPT:
+        mode = found.mode
+        if mode == Mode.FIT:
+            return here
+        if mode == Mode.PREEMPT:
             here.victims = victims_of(state, queue, info, found, now)
         helped_by |= found.helped_by
         if best is None or _better(here, best):
             best = here
+        if Help.NODES not in found.helped_by:
+            break
         homeless = [
             (p.pod_set.name, c.flavor)
             for p in found.pod_sets
@@ -160,7 +164,7 @@ def _nominate(
             for c in p.flavors.values()
         ]
         excluded = rules.excluded | set(homeless)
-        if found.mode == Mode.FIT or excluded == rules.excluded:
+        if excluded == rules.excluded:
             break
         rules = replace(rules, excluded=excluded)
     assert best is not None

@@ -74,6 +74,8 @@ def find_places(state: State, queue: ClusterQueueState, info: WorkloadInfo, foun
     """
     groups: dict[str, list[PodSetChoice]] = {}
     for choice in found.pod_sets:
+        if not queue.has_topology and not choice.pod_set.bound_by_us and not wishes(choice.pod_set):
+            continue
         flavor = _flavor_of(state, queue, choice)
         if choice.error:
             return
@@ -119,7 +121,11 @@ def still_held(
 
 
 def needs_places(state: State, queue: ClusterQueueState, found: Assignment) -> bool:
-    return any(not choice.delayed and _flavor_of(state, queue, choice) for choice in found.pod_sets)
+    return any(
+        not choice.delayed and _flavor_of(state, queue, choice)
+        for choice in found.pod_sets
+        if queue.has_topology or choice.pod_set.bound_by_us or wishes(choice.pod_set)
+    )
 
 
 def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> str:

@@ -62,14 +62,16 @@ def victim_order(state: State, queue: str, now: datetime) -> Callable[[Record], 
 
 def candidates_in(state: State, queue: str, want: Want, policy: str) -> Iterable[Record]:
     """The workloads of a ClusterQueue that use what is contested and that the policy lets be preempted."""
+    if policy == "Never":
+        return
     for key in state.holders.get(queue, ()):
         record = state.workloads[key]
         if record.leaving or record.holding is None or key in (want.info.key, want.info.replaces):
             continue
-        if not any(record.holding.usage.get(cell, 0) > 0 for cell in want.contested):
-            continue
         if may_preempt(policy, want.info, record.info):
-            yield record
+            usage = record.holding.usage
+            if any(usage.get(cell, 0) > 0 for cell in want.contested):
+                yield record
 
 
 class Trial:
