@@ -370,7 +370,7 @@ def _pod_requests(pod_set: Any) -> Mapping[str, int]:
 def _victims(case: Case) -> dict[str, Any]:
     state = _state(case)
     workload = _workload(case["incoming"])
-    incoming = Record(read_workload(workload, boost=state.options.priority_boost), workload.spec, "")
+    incoming = Record(read_workload(workload, boost=state.options.priority_boost), (), "")
     needed, contested = _assigned(case)
     queue = case["targetClusterQueue"]
     found = find_victims(state, Want(incoming.info, queue, needed, contested), _now(case))

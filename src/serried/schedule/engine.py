@@ -21,7 +21,7 @@ from serried.api.kueue import (
     Topology,
     Workload,
 )
-from serried.api.meta import Key, condition_is
+from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import PendingReason, QueueReason, WorkloadCondition
 from serried.model.world import World
 from serried.quota.limits import Limits, QueueProblem, read_limits
@@ -282,17 +282,12 @@ class Engine:
         reserved = condition_is(conditions, WorkloadCondition.QUOTA_RESERVED) and workload.status.admission is not None
 
         if record is None:
-            record = Record(self._read(workload), workload.spec, version)
+            record = Record(self._read(workload), _source(workload), version)
             state.workloads[key] = record
             waits = False
         else:
             record.resource_version = version
             waits = record.place in ("aside", "queued")
-            if record.spec != workload.spec:
-                if waits:
-                    state.leave(record)
-                    waits = False
-                record.info, record.spec = self._read(workload), workload.spec
         waits = self._reread(record, workload, waits)
         if finished:
             self._finish(record)
@@ -314,22 +309,19 @@ class Engine:
 
         Returns whether it still waits where it did.
         """
-        info, not_before = self._read(workload), record.info.not_before
-        if record.holding is not None and not record.holding.confirmed:
-            # It was evicted before the admission that is on its way.
-            info = replace(info, evicted=False)
-        if info != record.info:
-            if (waits and info.order != record.info.order) or info.shape != record.info.shape:
-                if waits:
-                    self._state.leave(record)
-                waits = False
-            record.info = info
         checks = {c.name: c.state for c in workload.status.admission_checks}
-        if waits and (checks != record.checks or info.not_before != not_before):
-            # Whatever it was refused for may be over.
-            self._state.leave(record)
-            waits = False
-        record.checks = checks
+        source = _source(workload)
+        if source != record.source or checks != record.checks:
+            if waits:
+                # It may belong elsewhere now, and whatever it was refused for may be over.
+                self._state.leave(record)
+                waits = False
+            if source != record.source:
+                record.info, record.source = self._read(workload), source
+            record.checks = checks
+        if record.info.evicted and record.holding is not None and not record.holding.confirmed:
+            # It was evicted before the admission that is on its way.
+            record.info = replace(record.info, evicted=False)
         record.unhealthy = tuple(n.name for n in workload.status.unhealthy_nodes)
         return waits
 
@@ -496,6 +488,22 @@ class Engine:
     def validate(self) -> None:
         """Raises AssertionError if anything the engine knows contradicts anything else."""
         validate(self._state)
+
+
+def _source(workload: Workload) -> tuple[object, ...]:
+    """What `read_workload` reads of it."""
+    meta, status = workload.metadata, workload.status
+    evicted = find_condition(status.conditions, WorkloadCondition.EVICTED)
+    return (
+        workload.spec,
+        meta.labels,
+        meta.annotations,
+        meta.owner_references,
+        evicted and (evicted.status, evicted.reason, evicted.last_transition_time),
+        status.reclaimable_pods,
+        status.requeue_state,
+        status.preemption_gates,
+    )
 
 
 def _older(version: str, than: str) -> bool:

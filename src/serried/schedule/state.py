@@ -15,7 +15,6 @@ from serried.api.kueue import (
     LocalQueueSpec,
     ResourceFlavor,
     Topology,
-    WorkloadSpec,
 )
 from serried.api.meta import Key
 from serried.model.journal import Journal
@@ -128,7 +127,8 @@ class Record:
     """
 
     info: WorkloadInfo
-    spec: WorkloadSpec
+    #: what `info` was read from
+    source: tuple[object, ...]
     resource_version: str
     place: Literal["aside", "queued", "held", "finished"] = "aside"
     cluster_queue: str = ""
