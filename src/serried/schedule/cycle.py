@@ -136,6 +136,8 @@ class _Turn:
             self.state.journal.rollback(mark)
             lingering = any(self.state.world.has_pods(victim) for victim in promise.victims)
             if not found.fits and lingering:
+                del self.state.promised[key]
+                self.state.promise_waits[key] = None
                 continue
             self.state.end_promise(record)
             order = record.info.order

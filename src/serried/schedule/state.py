@@ -183,6 +183,8 @@ class State:
         self.scanning: dict[Key, None] = {}
         #: workloads whose victims have all gone
         self.promised: dict[Key, None] = {}
+        #: of those, the ones in whose places pods of their victims still are
+        self.promise_waits: dict[Key, None] = {}
         #: when usage of LocalQueues was last counted
         self.sampled_at: datetime | None = None
         #: LocalQueue → what it has used lately, as admission fair sharing counts it
@@ -224,6 +226,8 @@ class State:
         self.nodes_stirred = bool(self.short_of_nodes)
         self.second.update(self.second_waits)
         self.second_waits.clear()
+        self.promised.update(self.promise_waits)
+        self.promise_waits.clear()
         self.places_changed = bool(self.incomplete)
 
     def complete(self) -> None:
@@ -337,6 +341,7 @@ class State:
         self.journal.commit()
         record.promise = None
         self.promised.pop(record.info.key, None)
+        self.promise_waits.pop(record.info.key, None)
         self.stir_quota(promise.cluster_queue)
         self.stir_nodes()
 

@@ -94,4 +94,5 @@ def _promised(state: State, key: Key) -> None:
     assert record.place == "queued", f"{key} was promised something and is {record.place}"
     for victim in record.promise.awaited:
         assert state.workloads[victim].leaving == key, f"{key} waits for {victim}, which does not leave for it"
-    assert bool(record.promise.awaited) != (key in state.promised), f"{key} waits for nobody, but is not looked at"
+    looked_at = key in state.promised or key in state.promise_waits
+    assert bool(record.promise.awaited) != looked_at, f"{key} waits for nobody, but is not looked at"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from serried.api.kueue import Workload
+from serried.api.names import POD_SET, WORKLOAD
 from serried.schedule.cycle import Evict
 from serried.schedule.engine import Engine
 from serried.schedule.reasons import Reason
@@ -19,8 +20,8 @@ from tests.unit.schedule.objects import (
     flavor,
     local_queue,
     node,
+    pod,
     pod_set,
-    run,
     topology,
     with_admission,
     workload,
@@ -197,5 +198,35 @@ def test_within_the_whole_queue_the_one_that_asks_less_of_others_is_told_to_wait
     assert waits["never"].code == "ExceedsMaxQuota"
 
 
-def test_run_of_the_shared_helper_still_drains() -> None:
-    assert run(queue().engine) == []
+def test_the_preemptor_waits_for_the_pods_of_its_victims_without_a_busy_loop() -> None:
+    story = racks()
+    story.submit("low", pod_set(4, ours=True, gpu=8), priority=1)
+    story.cycle()
+    running = pod("low-0", "n0", gpus=8)
+    running.metadata.annotations = {WORKLOAD: "low"}
+    running.metadata.labels = {POD_SET: "main"}
+    running.metadata.namespace = NS
+    story.engine.set_pod(running)
+    story.submit("gang", pod_set(4, ours=True, gpu=8), priority=5, created=1)
+    assert [e.key[1] for e in story.cycle()[1]] == ["low"]
+    story.leave("low")
+    assert story.cycle()[0] == []
+    story.submit("other", pod_set(1, ours=True, gpu=8), priority=1, created=2)
+    assert story.cycle()[0] == [], "the nodes are kept for the gang"
+    story.engine.delete_pod(running.key)
+    assert story.cycle()[0] == ["gang"]
+
+
+def test_a_promise_ends_when_the_nodes_it_was_made_of_are_gone() -> None:
+    story = racks()
+    story.submit("low", pod_set(4, ours=True, gpu=8), priority=1)
+    story.cycle()
+    story.submit("gang", pod_set(4, ours=True, gpu=8), priority=5, created=1)
+    story.cycle()
+    story.engine.delete_node("n0")
+    story.leave("low")
+    admitted, _, waits = story.cycle()
+    assert admitted == []
+    assert waits["gang"].code == "TopologyPlacementFailed"
+    story.submit("other", pod_set(1, ours=True, gpu=8), priority=1, created=2)
+    assert story.cycle()[0] == ["other"]
