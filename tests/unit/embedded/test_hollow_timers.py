@@ -58,8 +58,10 @@ async def test_pods_are_made_no_faster_than_asked() -> None:
         await cluster.create(
             JOBS, {"metadata": {"name": name}, "spec": {"parallelism": 3, "template": template}}, "default"
         )
-    while len((await cluster.list(PODS)).items) < 6:
+    made = 0
+    while made < 6:
         await asyncio.sleep(0.001)
+        made = len((await cluster.list(PODS)).items)
     assert loop.time() - begin >= 5 / 50
     await controller.stop()
     await cluster.close()
