@@ -72,14 +72,15 @@ def header(day: Chronicle, clock: Clock, width: int) -> Text:
     done = phases.count("finished") + phases.count("failed")
     share = day.busy / story.TOTAL_GPUS
     rest = Text.assemble(
-        f" {share:4.0%} of {story.TOTAL_GPUS} GPUs   ",
+        f" {share:4.0%} of {story.TOTAL_GPUS} GPUs  ",
         (f"{len(day.active)} on nodes", "green"),
         "  ",
         (f"{phases.count('waiting')} waiting", "yellow"),
         f"  {done} over",
     )
-    line = Text.assemble((" serried demo ", "bold reverse"), (f"  {clock.now():%a %H:%M}  ", "bold"))
-    bar = max(6, min(40, width - len(line) - len(rest)))
+    when = "%a %H:%M" if width >= 90 else "%H:%M"
+    line = Text.assemble((" serried demo ", "bold reverse"), (f"  {clock.now():{when}}  ", "bold"))
+    bar = max(4, min(40, width - len(line) - len(rest)))
     return line.append_text(_bar(share, bar, "green")).append_text(rest)
 
 
@@ -126,8 +127,8 @@ def gang_lines(day: Chronicle, clock: Clock, width: int) -> list[list[Text]]:
 def _gang_line(record: Record, clock: Clock, width: int) -> Text:
     training = record.training
     there, size = len(record.pods), training.pods
-    name = min(_NAME, width - 32)
-    bar = min(24, width - name - 24)
+    name = min(_NAME, max(10, width - 32))
+    bar = min(24, max(3, width - name - 24))
     line = Text.assemble(badge(record), " ", _fixed(training.name, name), " ")
     if record.phase == "running":
         line.append(f"{size:>2}×{training.gpus}  ").append_text(_fixed(record.domain, 14)).append(" ")
