@@ -140,7 +140,7 @@ def _waits(stage: Stage, day: Chronicle) -> list[Wait]:
         why = state.engine.explain(record.workload, now) if record.workload is not None else None
         workload = state.workloads.get(record.workload) if record.workload is not None else None
         told = report(state.jobs.get(key), workload, None, why)
-        short = in_short(why) if why is not None and why.reason is not None else told.summary
+        short = in_short(why) if why is not None and why.reason is not None else "has not been looked at yet"
         order = (why.cluster_queue, why.ahead) if why is not None else ("", 0)
         found.append((order, Wait(record, told.layer, short, told.summary)))
     return [wait for _, wait in sorted(found, key=lambda pair: pair[0])]
