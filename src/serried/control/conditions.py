@@ -69,6 +69,15 @@ def admitted(cluster_queue: str, waited: float) -> list[Condition]:
     ]
 
 
+def requeued(workload: Workload) -> list[Condition]:
+    """What an admission says of an eviction before it: that it is over. As in Kueue, the old message is kept."""
+    old = find_condition(workload.status.conditions, WorkloadCondition.EVICTED)
+    if old is None or old.status != "True":
+        return []
+    message = f"Previously: {old.message}"
+    return [Condition(type=WorkloadCondition.EVICTED, status="False", reason="QuotaReserved", message=message)]
+
+
 def pending(reason: str, message: str) -> Condition:
     return Condition(type=WorkloadCondition.QUOTA_RESERVED, status="False", reason=reason, message=message)
 

@@ -144,7 +144,8 @@ class Controller:
             return  # deleted meanwhile: the engine has let go of it
         queue = admit.admission.cluster_queue
         changes = conditions.admitted(queue, admit.waited)
-        patch = conditions.status_patch(workload, changes, self._clock(), admission=admit.admission)
+        over = conditions.requeued(workload)
+        patch = conditions.status_patch(workload, [*changes, *over], self._clock(), admission=admit.admission)
         try:
             written: Workload = await self._cluster.patch(
                 WORKLOADS, admit.key[1], admit.key[0], patch=patch, subresource="status"

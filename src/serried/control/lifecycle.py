@@ -16,16 +16,26 @@ import msgspec
 
 from serried.api import assignment, names
 from serried.api.batch import Job
-from serried.api.core import PriorityClass
-from serried.api.kueue import PodSet, PriorityClassRef, ResourceFlavor, Workload, WorkloadPriorityClass, WorkloadSpec
+from serried.api.core import PriorityClass, Toleration
+from serried.api.kueue import (
+    PodSet,
+    PodSetAssignment,
+    PriorityClassRef,
+    ResourceFlavor,
+    Workload,
+    WorkloadPriorityClass,
+    WorkloadSpec,
+)
 from serried.api.meta import Key, ObjectMeta, OwnerReference, condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup, PodGroupSpec
 from serried.control import conditions
 from serried.gang.membership import Gang, Stage
-from serried.gang.plan import Move, PodSetPlan, moves
+from serried.gang.plan import Move, PodSetPlan, Values, closed_places, moves
 from serried.jobs import job as jobs
 from serried.jobs.podset import Problem, pod_set_start, workload_name
+
+_PLACES_NAMED = 3  # in a message
 
 # --- Steps: what can be written
 
@@ -104,6 +114,8 @@ class View:
     priority_classes: Mapping[Key, PriorityClass]
     #: value of kubernetes.io/hostname → name of the node, None where there is none
     node_of: Callable[[str], str | None]
+    #: (levels, values, tolerations) → whether pods with them can still go to that domain
+    is_open: Callable[[Sequence[str], Sequence[str], Sequence[Toleration]], bool]
 
 
 def next_steps(view: View, now: datetime) -> list[Step]:
@@ -165,10 +177,18 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
     if admission is None or not admission.pod_set_assignments:
         return []
     pod_sets, _ = jobs.pod_sets(job)
-    if [p.count for p in pod_sets] != [p.count for p in workload.spec.pod_sets]:
-        # Parallelism was changed under way: what was admitted is not what runs. Stop, and queue what it is now.
-        stop = [] if job.spec.suspend else [PatchJob(job, jobs.stop_patch(job), event=("Stopped", "Its size changed"))]
-        return [*stop, DeleteWorkload(workload, "its job's size changed after admission")]
+    if (change := _change(job, pod_sets, workload)) is not None:
+        # What was admitted is not what runs, or will run. Stop, and queue what it is now.
+        stop = [] if job.spec.suspend else [PatchJob(job, jobs.stop_patch(job), event=("Stopped", change))]
+        return [*stop, DeleteWorkload(workload, f"after its admission: {change}")]
+    # Of a gang that is all bound nobody needs to know the plan any more.
+    begins = job.spec.suspend or gang.waiting or gang.counts[Stage.RELEASED]
+    try:
+        plan = plans(workload) if begins else {}
+    except assignment.AssignmentError as error:  # not written by us: nothing can be placed by it
+        return [Warn(job, "Misconfigured", f"Workload {workload.metadata.name}, status.admission: {error}")]
+    if (why := _eviction(job, workload, gang, plan, view)) is not None:
+        return _evict(job, workload, *why, now)
     steps: list[Step] = []
     if job.spec.suspend:
         if view.unplanned_pods or not jobs.may_start(job):
@@ -192,8 +212,57 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
     size = sum(p.count for p in workload.spec.pod_sets)
     if workload.key not in view.pod_groups and size > 0:
         steps.append(CreatePodGroup(_pod_group(workload, size)))
-    steps.extend(_gang_steps(job, workload, gang, size, view, now))
+    steps.extend(_gang_steps(workload, gang, plan, size, view, now))
     return steps
+
+
+def _change(job: Job, pod_sets: Sequence[PodSet], workload: Workload) -> str | None:
+    """What the author has changed since the admission, in words. Of a Job that runs only the size can be changed."""
+    if [p.count for p in pod_sets] != [p.count for p in workload.spec.pod_sets]:
+        return "its size was changed"
+    if job.spec.suspend and _essence(pod_sets) != _essence(workload.spec.pod_sets):
+        return "its pod template was changed"
+    return None
+
+
+def _eviction(
+    job: Job, workload: Workload, gang: Gang, plan: Mapping[str, PodSetPlan], view: View
+) -> tuple[str, str] | None:
+    """Why an admission is taken back, as (reason, message); None: it stands.
+
+    A gang that cannot be completed where it was planned is planned anew as a whole, also when some of its pods run:
+    without the others they would only wait.
+    """
+    if not workload.spec.active:
+        return "Deactivated", "The workload is deactivated: spec.active is false"
+    flavors = {f for a in _assignments(workload) for f in a.flavors.values()}
+    tolerations = [*job.spec.template.spec.tolerations]
+    tolerations += [t for name in flavors if name in view.flavors for t in view.flavors[name].spec.tolerations]
+
+    def is_open(levels: Sequence[str], values: Values) -> bool:
+        return view.is_open(levels, values, tolerations)
+
+    closed = closed_places(gang, plan, is_open, view.node_of, every=job.spec.suspend)
+    if not closed:
+        return None
+    shown = ", ".join("/".join(values) for values in closed[:_PLACES_NAMED])
+    more = f" and {len(closed) - _PLACES_NAMED} more" if len(closed) > _PLACES_NAMED else ""
+    return "NodeFailures", (
+        f"Pods were planned on {shown}{more}, where they cannot go any more: no node there is ready, not cordoned and "
+        "without taints that they do not tolerate. The job is placed anew."
+    )
+
+
+def _evict(job: Job, workload: Workload, reason: str, message: str, now: datetime) -> list[Step]:
+    """Takes the admission back: the Job is stopped first, so that no pod of this run takes a place of the next."""
+    steps: list[Step] = []
+    if not job.spec.suspend:
+        steps.append(PatchJob(job, jobs.stop_patch(job), event=("Stopped", message)))
+    changes = conditions.evicted(reason, message)
+    if condition_is(workload.status.conditions, WorkloadCondition.PODS_READY):
+        changes.append(conditions.pods_ready(False))
+    patch = conditions.status_patch(workload, changes, now, admission=None)
+    return [*steps, PatchWorkload(workload, patch, event=(f"EvictedDueTo{reason}", message))]
 
 
 def _hold(job: Job, workload: Workload) -> list[Step]:
@@ -216,16 +285,13 @@ def _hold(job: Job, workload: Workload) -> list[Step]:
     return steps
 
 
-def _gang_steps(job: Job, workload: Workload, gang: Gang, size: int, view: View, now: datetime) -> list[Step]:
+def _gang_steps(
+    workload: Workload, gang: Gang, plan: Mapping[str, PodSetPlan], size: int, view: View, now: datetime
+) -> list[Step]:
     """Pods that take their places, and the condition PodsReady."""
     steps: list[Step] = []
-    if gang.waiting:
-        try:
-            found = moves(gang, plans(workload), size, view.node_of)
-        except assignment.AssignmentError as error:  # not written by us: nothing can be placed by it
-            return [Warn(job, "Misconfigured", f"Workload {workload.metadata.name}, status.admission: {error}")]
-        if found:
-            steps.append(Place(workload, gang, found))
+    if found := moves(gang, plan, size, view.node_of):
+        steps.append(Place(workload, gang, found))
     ready = gang.counts[Stage.READY] + gang.counts[Stage.SUCCEEDED] >= size
     was = find_condition(workload.status.conditions, WorkloadCondition.PODS_READY)
     if ready != (was is not None and was.status == "True") and (ready or was is not None):
@@ -234,15 +300,21 @@ def _gang_steps(job: Job, workload: Workload, gang: Gang, size: int, view: View,
 
 
 def plans(workload: Workload) -> dict[str, PodSetPlan]:
-    """The binding plan that the Workload's status holds, for each pod set that has one."""
-    if workload.status.admission is None:
-        return {}
+    """The binding plan that the Workload's status holds, for each pod set that has one.
+
+    Raises `AssignmentError` when a topologyAssignment cannot be read.
+    """
     result = {}
-    for a in workload.status.admission.pod_set_assignments:
+    for a in _assignments(workload):
         if a.topology_assignment is not None:
             domains = assignment.decode(a.topology_assignment)
             result[a.name] = PodSetPlan.of(a.name, a.topology_assignment.levels, domains)
     return result
+
+
+def _assignments(workload: Workload) -> Sequence[PodSetAssignment]:
+    admission = workload.status.admission
+    return admission.pod_set_assignments if admission is not None else ()
 
 
 def _end(job: Job, gang: Gang) -> tuple[bool, str] | None:

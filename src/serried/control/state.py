@@ -8,13 +8,14 @@ from typing import Any, TypeVar
 
 from serried.api import names, resources
 from serried.api.batch import Job
-from serried.api.core import Pod, PriorityClass
+from serried.api.core import Node, Pod, PriorityClass
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from serried.api.meta import Key, Object
 from serried.api.podgroup import PodGroup
 from serried.api.resources import Resource
 from serried.control.lifecycle import View
-from serried.gang.membership import Gang, member, workload_of
+from serried.gang.membership import Gang, Stage, member, workload_of
+from serried.model.nodes import same_for_placement
 from serried.schedule.engine import Engine
 
 T = TypeVar("T", bound=Object)
@@ -56,6 +57,7 @@ class State:
             workload_priority_classes=self.workload_priority_classes,
             priority_classes=self.priority_classes,
             node_of=self.engine.world.node_of,
+            is_open=self.engine.world.is_open,
         )
 
     def job_of(self, workload: Workload) -> Key | None:
@@ -107,9 +109,12 @@ class State:
         for workload in {before, after} - {None}:
             assert workload is not None
             self.changed_gangs.add(workload)
-            found = self.workloads.get(workload)
-            if found is not None and (job := self.job_of(found)) is not None:
-                self._mark(job)
+            self._mark_job_of(workload)
+
+    def _mark_job_of(self, workload: Key) -> None:
+        found = self.workloads.get(workload)
+        if found is not None and (job := self.job_of(found)) is not None:
+            self._mark(job)
 
     def _count_unplanned(self, old: Pod | None, new: Pod | None) -> None:
         for pod, there in ((old, False), (new, True)):
@@ -126,13 +131,23 @@ class State:
                     del self._unplanned[job]
             self._mark(job)
 
+    def on_node(self, old: Node | None, new: Node | None) -> None:
+        """A node that closes (gone, not ready, cordoned, tainted) may be in the plan of a gang not yet bound."""
+        if new is None:
+            self.engine.delete_node(_key(old, new)[1])
+        else:
+            self.engine.set_node(new)
+        if old is None or (new is not None and same_for_placement(old, new)):
+            return
+        for key, gang in self.gangs.items():
+            if gang.waiting or gang.counts[Stage.RELEASED]:
+                self._mark_job_of(key)
+
     def on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         key = _key(old, new)
         if new is None:
             self.pod_groups.pop(key, None)
-            found = self.workloads.get(key)
-            if found is not None and (job := self.job_of(found)) is not None:
-                self._mark(job)
+            self._mark_job_of(key)
         else:
             self.pod_groups[key] = new
             self.changed_gangs.add(key)
@@ -168,7 +183,7 @@ class State:
         return [
             (resources.TOPOLOGIES, named(engine.set_topology, engine.delete_topology)),
             (resources.RESOURCE_FLAVORS, self.on_flavor),
-            (resources.NODES, named(engine.set_node, engine.delete_node)),
+            (resources.NODES, self.on_node),
             (
                 resources.NAMESPACES,
                 named(lambda n: engine.set_namespace(n.metadata.name, n.metadata.labels), engine.delete_namespace),

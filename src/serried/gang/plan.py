@@ -15,9 +15,6 @@ from serried.gang.membership import Gang, Member, Stage
 #: Label values from the top level down, as in the topologyAssignment.
 Values = tuple[str, ...]
 
-#: A pod at one of these stages takes up its place.
-_STANDING = (Stage.RELEASED, Stage.BOUND, Stage.READY)
-
 
 @dataclass(frozen=True)
 class PodSetPlan:
@@ -60,7 +57,7 @@ def moves(gang: Gang, plans: Mapping[str, PodSetPlan], size: int, node_of: Calla
     """
     if not gang.waiting:
         return []
-    begun = gang.in_flight or any(gang.counts[s] for s in _STANDING)
+    begun = gang.in_flight or gang.placed
     if len(gang.members) - gang.deleting - gang.counts[Stage.HELD] < size and not begun:
         return []
     result: list[Move] = []
@@ -78,17 +75,22 @@ def _places(
     """A free place for each waiting member: that of its rank, else the first that nobody of that rank wants."""
     taken: set[int] = set()
     by_host: dict[str, list[int]] = {}
-    standing = [m for m in members if m.stage in _STANDING]
-    unranked = [m for m in standing if m.rank is None or m.rank >= len(plan.places)]
-    taken.update(m.rank for m in standing if m.rank is not None and m.rank < len(plan.places))
-    if unranked and plan.names_hosts:
+    elsewhere: list[Member] = []
+    for m in members:
+        if not m.stage.is_standing:
+            continue
+        if m.rank is not None and m.rank < len(plan.places) and _stands_at(m, plan, m.rank, node_of):
+            taken.add(m.rank)
+        else:
+            elsewhere.append(m)
+    if elsewhere and plan.names_hosts:
         for place, values in enumerate(plan.places):
             for name in {values[-1], node_of(values[-1]) or values[-1]}:
                 by_host.setdefault(name, []).append(place)
-    for m in unranked:
+    for m in elsewhere:
         # Which of several equal places on a node it took does not matter, only that one fewer is free there.
         free_there = next((p for p in by_host.get(m.node, ()) if p not in taken), None)
-        if free_there is None and not plan.names_hosts:
+        if free_there is None and not plan.names_hosts and not m.deleting:
             free_there = next((p for p in range(len(plan.places)) if p not in taken), None)
         if free_there is not None:
             taken.add(free_there)
@@ -104,3 +106,51 @@ def _places(
     free = (p for p in range(len(plan.places)) if p not in taken)
     result.extend(zip(rest, free, strict=False))
     return result
+
+
+def _stands_at(member: Member, plan: PodSetPlan, place: int, node_of: Callable[[str], str | None]) -> bool:
+    """Whether a member that stands somewhere stands at this place. One of an earlier run may stand at another.
+
+    In a domain larger than a host kube-scheduler counts who is still there: those about to leave take no place.
+    """
+    if not plan.names_hosts:
+        return not member.deleting
+    host = plan.places[place][-1]
+    return member.node in (host, node_of(host))
+
+
+def closed_places(
+    gang: Gang,
+    plans: Mapping[str, PodSetPlan],
+    is_open: Callable[[tuple[str, ...], Values], bool],
+    node_of: Callable[[str], str | None],
+    *,
+    every: bool,
+) -> list[Values]:
+    """The places of the plan that nobody can take any more although somebody is to: each once, by rank.
+
+    With `every`, before the start, all places count; afterwards those of members that wait and of those that
+    kube-scheduler has not bound yet.
+    """
+    closed: dict[Values, None] = {}
+    for plan in plans.values():
+        wanted = set(range(len(plan.places))) if every else _awaited(gang, plan, node_of)
+        distinct = dict.fromkeys(plan.places[p] for p in sorted(wanted))
+        closed.update((values, None) for values in distinct if not is_open(plan.levels, values))
+    return list(closed)
+
+
+def _awaited(gang: Gang, plan: PodSetPlan, node_of: Callable[[str], str | None]) -> set[int]:
+    """The places that members are still to take, also those on which somebody is dying."""
+    members = [m for m in gang if m.pod_set == plan.pod_set]
+    awaited = {p for m, p in _places(members, plan, node_of) if m.uid not in gang.in_flight}
+    unbound = [
+        m
+        for m in members
+        if m.stage in (Stage.WAITING, Stage.RELEASED) and not m.deleting and m.uid not in gang.in_flight
+    ]
+    awaited.update(m.rank for m in unbound if m.rank is not None and m.rank < len(plan.places))
+    steered = {m.node for m in unbound if m.rank is None and m.node}
+    if steered:
+        awaited.update(p for p, values in enumerate(plan.places) if values[-1] in steered)
+    return awaited

@@ -10,11 +10,12 @@ from typing import Final, Literal
 import numpy as np
 
 from serried.api import names
-from serried.api.core import Node, Pod
+from serried.api.core import Node, Pod, Toleration
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
 from serried.api.quantity import QuantityError, resource_value
 from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
+from serried.model.filters import first_untolerated
 from serried.model.holds import Hold, Share, by_name, reckon
 from serried.model.journal import Journal
 from serried.model.nodes import NAME_FIELD, Nodes, same_for_placement
@@ -161,6 +162,22 @@ class World:
         """The name of the node with this value of kubernetes.io/hostname (of several, the one that counts)."""
         rows = self.nodes.hosts.get(hostname)
         return self.nodes.names[rows[0]] if rows else None
+
+    def is_open(self, levels: Sequence[str], values: Sequence[str], tolerations: Sequence[Toleration]) -> bool:
+        """Whether pods with these tolerations can still go to a domain: a node there is ready, not cordoned, and has no
+        taint that keeps them off."""
+        nodes = self.nodes
+        if levels[-1] == names.HOSTNAME:
+            rows = nodes.hosts.get(values[-1], [])[:1]
+        else:
+            there = nodes.usable.copy()
+            for key, value in zip(levels, values, strict=True):
+                there &= nodes.column(key).equals(value)
+            rows = np.flatnonzero(there).tolist()
+        return any(
+            nodes.usable[row] and first_untolerated(nodes.taints[nodes.taint_code[row]], tolerations) is None
+            for row in rows
+        )
 
     def topology_tree(self, topology: str) -> Tree | None:
         """All nodes of a Topology, whatever their flavor; None when there is no such Topology."""

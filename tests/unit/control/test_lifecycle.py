@@ -67,6 +67,7 @@ def view(
     classes: dict[str, int] | None = None,
     pod_classes: dict[str, int] | None = None,
     unplanned: int = 0,
+    closed: tuple[str, ...] = (),
 ) -> View:
     flavor = msgspec.convert(
         {"metadata": {"name": "gpu"}, "spec": {"nodeLabels": {"pool": "gpu"}}}, type=ResourceFlavor
@@ -81,6 +82,7 @@ def view(
         workload_priority_classes={("", n): WorkloadPriorityClass(value=v) for n, v in (classes or {}).items()},
         priority_classes={("", n): PriorityClass(value=v) for n, v in (pod_classes or {}).items()},
         node_of=lambda host: host,
+        is_open=lambda levels, values, tolerations: values[-1] not in closed,
     )
 
 
@@ -212,6 +214,43 @@ def test_a_job_that_we_suspended_starts_only_when_the_job_controller_has_seen_it
     assert steps(job(generation=2), admitted(job())) == []
     noticed = {"conditions": [{"type": "Suspended", "status": "True"}]}
     assert [type(s) for s in steps(job(generation=2, status=noticed), admitted(job()))] == [PatchJob, CreatePodGroup]
+
+
+def test_an_admission_whose_places_are_closed_is_taken_back_before_and_after_the_start() -> None:
+    (step,) = steps(job(), admitted(job()), closed=("n1",))
+    assert isinstance(step, PatchWorkload)
+    assert step.event is not None
+    assert step.event[0] == "EvictedDueToNodeFailures"
+    assert "n1" in step.event[1]
+    assert step.patch["status"]["admission"] is None
+    found = {c["type"]: (c["status"], c["reason"]) for c in step.patch["status"]["conditions"]}
+    assert found == {
+        "Evicted": ("True", "NodeFailures"),
+        "QuotaReserved": ("False", "Pending"),
+        "Admitted": ("False", "NoReservation"),
+    }
+    stop, evict = steps(job(suspend=False), admitted(job()), members(Stage.READY, Stage.WAITING), closed=("n1",))
+    assert isinstance(stop, PatchJob)
+    assert stop.patch["spec"] == {"suspend": True}
+    assert isinstance(evict, PatchWorkload)
+    both = members(Stage.READY, Stage.READY)
+    assert not any(isinstance(s, PatchJob) for s in steps(job(suspend=False), admitted(job()), both, closed=("n1",)))
+
+
+def test_a_workload_that_is_deactivated_is_stopped_and_gives_everything_back() -> None:
+    workload = admitted(job())
+    workload.spec.active = False
+    stop, evict = steps(job(suspend=False), workload, members(Stage.READY, Stage.READY))
+    assert isinstance(stop, PatchJob)
+    assert isinstance(evict, PatchWorkload)
+    assert evict.event is not None
+    assert evict.event[0] == "EvictedDueToDeactivated"
+
+
+def test_a_template_changed_between_admission_and_start_is_queued_anew() -> None:
+    changed = job()
+    changed.spec.template.spec.node_selector = {"zone": "b"}
+    assert [type(s) for s in steps(changed, admitted(job()))] == [DeleteWorkload]
 
 
 def test_a_whole_gang_is_placed_by_rank() -> None:
