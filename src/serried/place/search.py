@@ -45,6 +45,8 @@ class Leaves:
     leaves: Ints
     pods: Ints
     leader: int
+    #: why it is not the best placement, although that was asked for; "" otherwise
+    fallback: str = ""
 
 
 @dataclass(frozen=True)
