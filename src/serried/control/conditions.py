@@ -55,9 +55,11 @@ def status_patch(
     return {"metadata": {"resourceVersion": workload.metadata.resource_version}, "status": msgspec.to_builtins(status)}
 
 
-def admitted(cluster_queue: str, waited: float) -> list[Condition]:
+def admitted(cluster_queue: str, waited: float, note: str = "") -> list[Condition]:
     """Quota and a place are reserved; there are no further checks, so it is admitted at once."""
     text = f"Quota reserved in ClusterQueue {cluster_queue}, wait time was {waited:.0f}s"
+    if note:
+        text += f". {note}"
     return [
         Condition(type=WorkloadCondition.QUOTA_RESERVED, status="True", reason="QuotaReserved", message=text),
         Condition(

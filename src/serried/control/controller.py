@@ -43,7 +43,7 @@ class Controller:
         self, cluster: Cluster, config: Configuration | None = None, *, clock: Callable[[], datetime] = utc_now
     ) -> None:
         self.config = config or Configuration()
-        self.engine = Engine()
+        self.engine = Engine(self.config.place_options())
         self.state = State(self.engine, self._mark)
         self.ready = asyncio.Event()
         self._cluster = cluster
@@ -143,7 +143,7 @@ class Controller:
         if workload is None or workload.metadata.uid != admit.uid:
             return  # deleted meanwhile: the engine has let go of it
         queue = admit.admission.cluster_queue
-        changes = conditions.admitted(queue, admit.waited)
+        changes = conditions.admitted(queue, admit.waited, admit.note)
         over = conditions.requeued(workload)
         patch = conditions.status_patch(workload, [*changes, *over], self._clock(), admission=admit.admission)
         try:

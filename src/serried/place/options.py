@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -38,3 +39,6 @@ class PlaceOptions:
             keep_lone_pods=gates.get("SkipReassignmentForPodOwnedWorkloads", default.keep_lone_pods),
             elastic=gates.get("ElasticJobsViaWorkloadSlicesWithTAS", default.elastic),
         )
+
+
+DEFAULT: Final = PlaceOptions()

@@ -20,14 +20,13 @@ from serried.place.counts import count_up
 from serried.place.explain import Room, explain
 from serried.place.keep import Replacement, cut, gap, merge
 from serried.place.optimal import LimitReached, place_optimal
-from serried.place.options import PlaceOptions
+from serried.place.options import DEFAULT, PlaceOptions
 from serried.place.result import NoPlacement
 from serried.place.search import Leaves, Search, Unfit, descend, find
 from serried.place.wish import Wish, WishError, read_wish
 
 __all__ = ["PlaceOptions", "Replacement", "place"]
 
-DEFAULT: Final = PlaceOptions()
 _NONE: Final[Mapping[str, Placement]] = MappingProxyType({})
 
 

@@ -34,6 +34,8 @@ class Admit(msgspec.Struct, frozen=True):
     admission: Admission
     #: seconds between queueing and this decision
     waited: float
+    #: what its owner should know of the decision, in whole sentences; "" for nothing
+    note: str = ""
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -129,7 +131,8 @@ def _try(state: State, queue: ClusterQueueState, order: Order, now: datetime) ->
     state.leave(record)
     state.hold(record, holding)
     waited = max(0.0, (now - info.queued_at).total_seconds())
-    return Admit(info.key, info.uid, record.resource_version, holding.admission, waited)
+    note = wording.not_optimal(outcome.placements)
+    return Admit(info.key, info.uid, record.resource_version, holding.admission, waited, note)
 
 
 def _park(state: State, queue: ClusterQueueState, order: Order, parked: Parked) -> None:

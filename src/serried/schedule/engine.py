@@ -19,6 +19,7 @@ from serried.api.kueue import (
 from serried.api.meta import Key, condition_is
 from serried.api.names import PendingReason, QueueReason, WorkloadCondition
 from serried.model.world import World
+from serried.place.options import DEFAULT, PlaceOptions
 from serried.quota.limits import Limits, QueueProblem, read_limits
 from serried.schedule.admission import from_status, same_claims
 from serried.schedule.cycle import Cycle, run_cycle
@@ -44,8 +45,8 @@ class Engine:
     start, feed nodes, topologies, flavors and queues first: then nothing has to be worked out twice.
     """
 
-    def __init__(self) -> None:
-        self._state = State()
+    def __init__(self, place_options: PlaceOptions = DEFAULT) -> None:
+        self._state = State(place_options)
 
     # --- nodes, pods, topologies, flavors
 

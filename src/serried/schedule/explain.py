@@ -179,6 +179,6 @@ def _fits_without(state: State, queue: ClusterQueueState, record: Record, gone: 
         assert other.holding is not None
         state.ledger.refund(other.holding.cluster_queue, other.holding.usage)
         state.world.release(other.info.key, with_pods=True)
-    outcome = choose(state, queue, record.info)
+    outcome = choose(state, queue, record.info, only_whether=True)
     state.journal.rollback(0)
     return isinstance(outcome, Fit)

@@ -13,6 +13,7 @@ from serried.api.core import Toleration
 from serried.api.kueue import ResourceFlavor
 from serried.api.quantity import format_quantity
 from serried.model.requests import PodSetRequest
+from serried.place.options import PlaceOptions
 from serried.place.place import place
 from serried.place.result import NoPlacement, Placement
 from serried.place.wish import check_topology_request
@@ -69,6 +70,7 @@ class NoFit:
 class _Trial:
     """The choice so far."""
 
+    place_options: PlaceOptions
     flavors: dict[int, Mapping[str, str]] = field(default_factory=dict)
     usage: dict[Cell, int] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
@@ -89,15 +91,23 @@ class _Refusal:
         return self.reason.message.removeprefix(wording.opening(self.pod_set))
 
 
-def choose(state: State, queue: ClusterQueueState, info: WorkloadInfo, *, as_if_unused: bool = False) -> Fit | NoFit:
+def choose(
+    state: State,
+    queue: ClusterQueueState,
+    info: WorkloadInfo,
+    *,
+    as_if_unused: bool = False,
+    only_whether: bool = False,
+) -> Fit | NoFit:
     """The first flavors, in the order of the queue, that have both the quota and the place for the workload.
 
     Pod sets are served one after the other, each seeing what the earlier ones took; pod sets of one group (same
     podSetGroupName) together. What an earlier pod set got is not reconsidered for a later one. `as_if_unused`: what
-    if nobody used any quota?
+    if nobody used any quota? `only_whether`: the places do not matter, so the best ones need not be searched for.
     """
     mark = state.journal.checkpoint()
-    trial = _Trial(as_if_unused=as_if_unused)
+    options = replace(state.place_options, optimal=False) if only_whether else state.place_options
+    trial = _Trial(options, as_if_unused=as_if_unused)
     for unit in _units(info.pod_sets):
         refusals = _choose_unit(state, queue, info, unit, trial)
         if refusals:
@@ -304,7 +314,7 @@ def _place(
             if labels.setdefault(key, value) != value:
                 why = f"flavors {', '.join(flavors)} want different values of node label {key}"
                 return _Refusal(_MISMATCH, name, wording.no_flavor(name, queue.name, [why]))
-    result = place(state.world, main, [_narrowed(p, others) for p in to_place])
+    result = place(state.world, main, [_narrowed(p, others) for p in to_place], options=trial.place_options)
     if isinstance(result, NoPlacement):
         never = bool(result.field) or result.fits_when_empty is False
         return _Refusal(_NEVER_PLACE if never else _WAITS_PLACE, result.pod_set, wording.no_place(main, result))
