@@ -3,11 +3,12 @@ lost."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from serried.api.resources import PODS, Resource
+from serried.api.resources import PODS, WORKLOADS, Resource
 from serried.cluster.protocol import Cluster, Expired, Unavailable
 
 T = TypeVar("T")
@@ -30,6 +31,8 @@ class Faults:
         self.fail = self.lose = 0.0
         #: share of watch events after which the watch ends, half of the times with 410
         self.cut = 0.0
+        #: seconds by which watches of Workloads are late
+        self.late = 0.0
         #: nothing answers
         self.down = False
         #: (verb, kind, name) of every write that was carried out
@@ -76,11 +79,13 @@ class Faults:
         self._check()
         return await self._cluster.list(*args, **more)
 
-    async def watch(self, *args: Any, **more: Any) -> AsyncIterator[Any]:
+    async def watch(self, resource: Resource[Any], *args: Any, **more: Any) -> AsyncIterator[Any]:
         self._check()
-        async for event in self._cluster.watch(*args, **more):
+        async for event in self._cluster.watch(resource, *args, **more):
             if self.down:
                 return
+            if self.late and resource is WORKLOADS:
+                await asyncio.sleep(self.late)
             yield event
             if self._random.random() < self.cut:
                 if self._random.random() < 0.5:
