@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,17 @@ class Vector:
         self.value = np.array(value, dtype=np.int64)
         self.names = names
         self.missing = missing
+
+    def split(self, lines: Collection[int]) -> tuple[Vector, Vector]:
+        """The part on these lines of the arrays, and the rest."""
+        here: tuple[list[int], list[int], list[str]] = ([], [], [])
+        rest: tuple[list[int], list[int], list[str]] = ([], [], [])
+        for line, value, name in zip(self.index.tolist(), self.value.tolist(), self.names, strict=True):
+            part = here if line in lines else rest
+            part[0].append(line)
+            part[1].append(value)
+            part[2].append(name)
+        return Vector(*here, []), Vector(*rest, self.missing)
 
 
 class Capacity:
@@ -129,7 +140,7 @@ def add(array: Ints, vector: Vector, rows: Ints, amount: Ints, sign: int) -> Non
         array[where] -= amount
 
 
-#: What is free of the resource of a line, at each of a number of places.
+#: What is free of the resource of a line, at each of a number of places; an array of its own.
 Free = Callable[[int], Ints]
 
 
@@ -141,7 +152,7 @@ def fits(free: Free, vector: Vector, places: int) -> Ints:
     for line, value in zip(vector.index.tolist(), vector.value.tolist(), strict=True):
         count = free(line)
         if value > 1:
-            count = count // value
+            np.floor_divide(count, value, out=count)
         np.minimum(result, count, out=result)
     return np.maximum(result, 0, out=result)
 

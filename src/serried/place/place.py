@@ -240,13 +240,16 @@ class _Trial:
             allowed = allowed & ask.within
         free = tree.leaf_free(self.array, nodes.usable)
         vector = self.world.capacity.vector(workers.requests)
-        pods = fits(free, vector, tree.leaves) * allowed
         if ask.leader is None:
+            pods = fits(free, vector, tree.leaves) * allowed
             return Room(present, ask.within, masked, free, vector, pods, None, None, score)
         own = self.world.capacity.vector(ask.leader.requests)
-        hosts = (fits(free, own, tree.leaves) > 0) & allowed
         takes = dict(zip(own.index.tolist(), own.value.tolist(), strict=True))
-        beside = fits(lambda line: free(line) - takes.get(line, 0), vector, tree.leaves)
+        hosts = (fits(free, own, tree.leaves) > 0) & allowed
+        both, only_workers = vector.split(takes)
+        other = fits(free, only_workers, tree.leaves)
+        pods = np.minimum(fits(free, both, tree.leaves), other) * allowed
+        beside = np.minimum(fits(lambda line: free(line) - takes[line], both, tree.leaves), other)
         with_leader = np.where(hosts, beside, pods)
         return Room(present, ask.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
 
@@ -256,7 +259,7 @@ class _Trial:
         order = order[pods[order] > 0]
         leaves, pods = leaves[order], pods[order]
         self.world.charge(self.array, tree, leaves, pods, pod_set.requests)
-        domains = tuple((tree.answer(leaf), count) for leaf, count in zip(leaves.tolist(), pods.tolist(), strict=True))
+        domains = tuple(zip(tree.answers(leaves), pods.tolist(), strict=True))
         return Placement(pod_set.name, self.flavor, tree.answer_levels, domains)
 
     def charge_leader(self, tree: Tree, leader: PodSetRequest, leaf: int) -> Placement:
