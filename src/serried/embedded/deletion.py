@@ -239,9 +239,11 @@ class Deletion:
         namespace = self._store.table(NAMESPACES).get(("", name))
         if left or namespace is None:
             return
-        data = {**namespace.data, "spec": {}}
+        data = {**namespace.data, "spec": {}, "metadata": dict(namespace.metadata)}
         if self.gone(data):
             self.remove(namespace)
+        elif namespace.data["spec"]:
+            self._store.put(NAMESPACES, data, namespace)
 
 
 def _grace(stored: Stored, asked: int | None) -> int:
