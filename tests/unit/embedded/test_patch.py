@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serried.embedded.patch import PatchError, apply, merge, same
@@ -42,6 +42,7 @@ json_values = st.recursive(
 without_nulls = json_values.filter(lambda value: "None" not in repr(value))
 
 
+@settings(deadline=None)
 @given(json_values, json_values)
 def test_merging_changes_neither_side(original: Any, patch: Any) -> None:
     before = copy.deepcopy((original, patch))
@@ -49,12 +50,14 @@ def test_merging_changes_neither_side(original: Any, patch: Any) -> None:
     assert same((original, patch), before)
 
 
+@settings(deadline=None)
 @given(json_values, json_values)
 def test_merging_twice_is_merging_once(original: Any, patch: Any) -> None:
     once = merge(original, patch)
     assert merge(once, patch) is once or not isinstance(patch, dict)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from("abcd"), without_nulls), st.dictionaries(st.sampled_from("abcd"), without_nulls))
 def test_there_is_a_merge_patch_from_anything_to_anything_without_nulls(
     original: dict[str, Any], wanted: dict[str, Any]
@@ -68,6 +71,7 @@ def test_there_is_a_merge_patch_from_anything_to_anything_without_nulls(
     assert same(merge(original, difference(original, wanted)), wanted)
 
 
+@settings(deadline=None)
 @given(json_values)
 def test_true_is_not_one(value: Any) -> None:
     assert same(value, copy.deepcopy(value))
@@ -141,6 +145,7 @@ operations = st.one_of(
 )
 
 
+@settings(deadline=None)
 @given(json_values, st.lists(operations, max_size=4))
 def test_operations_change_nothing_in_place_and_fail_cleanly(value: Any, steps: list[dict[str, Any]]) -> None:
     before = copy.deepcopy((value, steps))

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serried.api.crds import crds
@@ -119,6 +119,7 @@ anything = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(anything)
 def test_any_value_is_filled_in_or_refused_and_what_was_filled_in_stays(value: Any) -> None:
     problems = Problems()

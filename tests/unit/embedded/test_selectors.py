@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serried.embedded import selectors
@@ -61,6 +61,7 @@ def test_what_does_not_parse_is_refused(selector: str) -> None:
         selectors.labels(selector)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab=!,() <>in", max_size=12))
 def test_any_text_is_read_or_refused(selector: str) -> None:
     try:
