@@ -205,11 +205,8 @@ class Controller:
                 try:
                     steps: Sequence[lifecycle.Step] = lifecycle.next_steps(self.state.view(key), self._clock())
                     for step in steps:
-                        await self._executor.do(step)
+                        await self._do(key, step)
                     delay = _RETRY_FIRST
-                except Invalid as error:
-                    # It can never succeed as it stands; the next change of the Job brings another look.
-                    self._refused(key, error)
                 except ApiError as error:
                     log.info("Job %s/%s: %s", *key, error)
                     if isinstance(error, Forbidden):
@@ -222,6 +219,15 @@ class Controller:
         finally:
             self._running.discard(key)
             self._again.discard(key)
+
+    async def _do(self, key: Key, step: lifecycle.Step) -> None:
+        try:
+            await self._executor.do(step)
+        except Invalid as error:
+            # It can never succeed as it stands; the next change of the Job brings another look.
+            self._refused(key, error)
+            if isinstance(step, lifecycle.PatchJob) and step.starts is not None:
+                await self._executor.do(lifecycle.failed_to_start(step.starts, error.message, self._clock()))
 
     def _refused(self, key: Key, error: ApiError) -> None:
         log.warning("Job %s/%s: the API server refuses a write: %s", *key, error)

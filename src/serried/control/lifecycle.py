@@ -47,6 +47,8 @@ class PatchJob:
     job: Job
     patch: Mapping[str, Any]
     status: bool = False
+    #: the Workload whose admission this starts
+    starts: Workload | None = None
     #: event on the Job and the Workload once it is done: (reason, message)
     event: tuple[str, str] | None = None
 
@@ -101,9 +103,10 @@ Step = PatchJob | CreateWorkload | PatchWorkload | DeleteWorkload | CreatePodGro
 
 @dataclass(frozen=True)
 class View:
-    """All that the next step depends on. `workloads` are those that name this Job as their owner."""
+    """All that the next step depends on."""
 
     job: Job | None
+    #: those that name this Job as their owner, and whoever has the name that its Workload would have
     workloads: Sequence[Workload]
     #: how many live pods the Job has that no start of ours made
     unplanned_pods: int
@@ -121,14 +124,22 @@ class View:
 def next_steps(view: View, now: datetime) -> list[Step]:
     """The writes that are due for this Job, in order. None when all is as it should be."""
     job = view.job
-    if job is None or job.metadata.deletion_timestamp is not None or not jobs.is_managed(job):
-        return [DeleteWorkload(w, "its job is gone") for w in view.workloads if _alive(w)]
+    if job is None or job.metadata.deletion_timestamp is not None:
+        named = [w for w in view.workloads if jobs.is_owner(w.metadata.controller)]
+        return [DeleteWorkload(w, "its job is gone") for w in named if _alive(w)]
     name = workload_name(jobs.KIND, job.metadata.name, job.metadata.uid)
+    if not jobs.is_managed(job) and not any(_runs(job, w) for w in view.workloads):
+        mine = [w for w in view.workloads if _alive(w) and _owned_by(w, job)]
+        return [DeleteWorkload(w, "its job names no queue any more") for w in mine]
     strays = [w for w in view.workloads if w.metadata.name != name and not _owned_by(w, job) and _alive(w)]
     steps: list[Step] = [DeleteWorkload(w, "its job was deleted and created anew") for w in strays]
     workload = next((w for w in view.workloads if w.metadata.name == name), None)
     if workload is None:
         return steps + _enqueue(job, name, view)
+    if not _owned_by(workload, job):
+        stop = [] if job.spec.suspend else [PatchJob(job, jobs.stop_patch(job), event=("Suspended", "Not admitted"))]
+        text = f"its Workload would be named {name}, but there is one that is not its own; delete that one"
+        return [*steps, *stop, Warn(job, "Misconfigured", text)]
     if workload.metadata.deletion_timestamp is not None:
         return steps
     return steps + _follow(job, workload, view, now)
@@ -172,7 +183,7 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
         patch = conditions.status_patch(workload, [done], now)
         return [PatchWorkload(workload, patch, event=("FinishedWorkload", done.message))]
     if not condition_is(have, WorkloadCondition.ADMITTED):
-        return _hold(job, workload)
+        return _hold(job, workload, view)
     admission = workload.status.admission
     if admission is None or not admission.pod_set_assignments:
         return []
@@ -205,14 +216,14 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
             pod_sets[0].template,
         )
         event = ("Started", f"Admitted by ClusterQueue {admission.cluster_queue}")
-        steps.append(PatchJob(job, jobs.start_patch(job, start), event=event))
+        steps.append(PatchJob(job, jobs.start_patch(job, start), starts=workload, event=event))
     elif view.unplanned_pods:
         # Somebody resumed it by hand, or its suspension went unnoticed: such pods are in nobody's plan.
         return [PatchJob(job, jobs.stop_patch(job), event=("Stopped", "It has pods that were not placed"))]
     size = sum(p.count for p in workload.spec.pod_sets)
-    if workload.key not in view.pod_groups and size > 0:
-        steps.append(CreatePodGroup(_pod_group(workload, size)))
     steps.extend(_gang_steps(workload, gang, plan, size, view, now))
+    if workload.key not in view.pod_groups and size > 0:  # last: nothing depends on it
+        steps.append(CreatePodGroup(_pod_group(workload, size)))
     return steps
 
 
@@ -253,6 +264,14 @@ def _eviction(
     )
 
 
+def failed_to_start(workload: Workload, error: str, now: datetime) -> Step:
+    """The API server refuses the start for good: it is over, and what was reserved for it goes to others."""
+    done = conditions.finished(False, f"the API server refuses the start: {error}")
+    done.reason = "FailedToStart"
+    patch = conditions.status_patch(workload, [done], now)
+    return PatchWorkload(workload, patch, event=("FinishedWorkload", done.message))
+
+
 def _evict(job: Job, workload: Workload, reason: str, message: str, now: datetime) -> list[Step]:
     """Takes the admission back: the Job is stopped first, so that no pod of this run takes a place of the next."""
     steps: list[Step] = []
@@ -265,7 +284,7 @@ def _evict(job: Job, workload: Workload, reason: str, message: str, now: datetim
     return [*steps, PatchWorkload(workload, patch, event=(f"EvictedDueTo{reason}", message))]
 
 
-def _hold(job: Job, workload: Workload) -> list[Step]:
+def _hold(job: Job, workload: Workload, view: View) -> list[Step]:
     """Not admitted: the Job stays suspended, and the Workload follows what its author changes meanwhile."""
     steps: list[Step] = []
     if not job.spec.suspend:
@@ -273,7 +292,12 @@ def _hold(job: Job, workload: Workload) -> list[Step]:
     pod_sets, problems = jobs.pod_sets(job)
     if problems:
         return [*steps, Warn(job, "Misconfigured", "; ".join(map(str, problems)))]
+    priority, reference, problem = _priority(job, pod_sets, view)
+    if problem is not None:
+        return [*steps, Warn(job, "Misconfigured", str(problem))]
     change: dict[str, Any] = {}
+    if reference != workload.spec.priority_class_ref:  # a priority that was set by hand stays
+        change |= {"priority": priority, "priorityClassRef": msgspec.to_builtins(reference)}
     if _essence(pod_sets) != _essence(workload.spec.pod_sets):
         change["podSets"] = msgspec.to_builtins(pod_sets)
     if workload.spec.queue_name != jobs.queue_name(job):
@@ -358,6 +382,12 @@ def _priority(job: Job, pod_sets: Sequence[PodSet], view: View) -> tuple[int, Pr
 def _essence(pod_sets: Sequence[PodSet]) -> list[object]:
     """What of the pod sets scheduling depends on."""
     return [(p.name, p.count, p.min_count, p.topology_request, p.template.spec) for p in pod_sets]
+
+
+def _runs(job: Job, workload: Workload) -> bool:
+    """Whether the Job runs on what this Workload was given: then it stays ours until it is over or suspended."""
+    started = not job.spec.suspend and condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
+    return started and _alive(workload) and _owned_by(workload, job)
 
 
 def _alive(workload: Workload) -> bool:

@@ -15,6 +15,8 @@ from serried.api.podgroup import PodGroup
 from serried.api.resources import Resource
 from serried.control.lifecycle import View
 from serried.gang.membership import Gang, Stage, member, workload_of
+from serried.jobs import job as jobs
+from serried.jobs.podset import workload_name
 from serried.model.nodes import same_for_placement
 from serried.schedule.engine import Engine
 
@@ -45,12 +47,16 @@ class State:
         #: (namespace, Job name) → keys of the Workloads that name it as their owner
         self._workloads_of: defaultdict[Key, set[Key]] = defaultdict(set)
 
-    def view(self, job: Key) -> View:
+    def view(self, key: Key) -> View:
         """Everything that the next step of this Job depends on."""
+        job = self.jobs.get(key)
+        workloads = set(self._workloads_of.get(key, ()))
+        if job is not None:
+            workloads.add((key[0], workload_name(jobs.KIND, key[1], job.metadata.uid)))
         return View(
-            job=self.jobs.get(job),
-            workloads=[self.workloads[k] for k in sorted(self._workloads_of.get(job, ()))],
-            unplanned_pods=len(self._unplanned.get(job, ())),
+            job=job,
+            workloads=[self.workloads[k] for k in sorted(workloads) if k in self.workloads],
+            unplanned_pods=len(self._unplanned.get(key, ())),
             gangs=self.gangs,
             pod_groups=self.pod_groups,
             flavors=self.flavors,
@@ -62,7 +68,7 @@ class State:
 
     def job_of(self, workload: Workload) -> Key | None:
         owner = workload.metadata.controller
-        return (workload.metadata.namespace, owner.name) if owner is not None and owner.kind == "Job" else None
+        return (workload.metadata.namespace, owner.name) if jobs.is_owner(owner) else None
 
     # --- one method for each kind that takes part; the others only feed the engine
 
@@ -84,6 +90,8 @@ class State:
         if new is None:
             self.workloads.pop(key, None)
             self.engine.delete_workload(key)
+            if old is None or self.job_of(old) is None:
+                self._mark_without_workload()  # one of them may have waited for its name
             return
         self.workloads[key] = new
         self.engine.set_workload(new)
@@ -119,7 +127,7 @@ class State:
     def _count_unplanned(self, old: Pod | None, new: Pod | None) -> None:
         for pod, there in ((old, False), (new, True)):
             owner = pod.metadata.controller if pod is not None else None
-            if pod is None or owner is None or owner.kind != "Job" or names.WORKLOAD in pod.metadata.annotations:
+            if pod is None or not jobs.is_owner(owner) or names.WORKLOAD in pod.metadata.annotations:
                 continue
             job = (pod.metadata.namespace, owner.name)
             live = pod.metadata.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -11,6 +11,8 @@ from serried.api import names
 from serried.api.batch import Job
 from serried.api.core import PodTemplateMeta, PodTemplateSpec
 from serried.api.kueue import PodSet
+from serried.api.meta import OwnerReference
+from serried.api.resources import JOBS
 from serried.jobs.podset import PodSetStart, Problem, topology_request
 
 KIND = "Job"
@@ -34,6 +36,11 @@ def is_managed(job: Job) -> bool:
         "",
         "kubernetes.io/job-controller",
     )
+
+
+def is_owner(owner: OwnerReference | None) -> TypeGuard[OwnerReference]:
+    """Whether this owner is a batch/v1 Job: other APIs have a kind of that name, too."""
+    return owner is not None and (owner.kind, owner.api_version) == (KIND, JOBS.api_version)
 
 
 def queue_name(job: Job) -> str:

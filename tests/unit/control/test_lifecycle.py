@@ -296,6 +296,40 @@ def test_the_end_is_written_when_the_job_says_so_or_all_its_pods_have_succeeded(
     )
 
 
+def test_a_running_job_that_names_no_queue_any_more_stays_ours_until_it_is_suspended() -> None:
+    workload = admitted(job())
+    waits = members(Stage.WAITING, Stage.WAITING)
+    assert any(isinstance(s, Place) for s in steps(job(suspend=False, labels={}), workload, waits))
+    (step,) = steps(job(labels={}), workload)
+    assert isinstance(step, DeleteWorkload)
+    (step,) = steps(job(suspend=False, labels={}), made(job()))
+    assert isinstance(step, DeleteWorkload)
+
+
+def test_somebody_elses_workload_of_that_name_is_left_alone_and_the_job_is_told() -> None:
+    other = made(job())
+    other.metadata.owner_references = []
+    stop, warn = steps(job(suspend=False), other)
+    assert isinstance(stop, PatchJob)
+    assert isinstance(warn, Warn)
+    assert NAME in warn.message
+    assert steps(job(deletionTimestamp=NOW), other) == []
+    other = made(job())
+    other.metadata.owner_references[0].api_version = "batch.volcano.sh/v1alpha1"
+    assert steps(None, other) == []
+
+
+def test_another_priority_class_is_followed_while_it_waits_and_a_priority_set_by_hand_stays() -> None:
+    workload = made(job())
+    labelled = job(labels={names.QUEUE_NAME: "lq", names.PRIORITY_CLASS: "high"})
+    (step,) = steps(labelled, workload, classes={"high": 9})
+    assert isinstance(step, PatchWorkload)
+    spec = step.patch["spec"]
+    assert (spec["priority"], spec["priorityClassRef"]["name"]) == (9, "high")
+    workload.spec.priority = 5
+    assert steps(job(), workload) == []
+
+
 def test_a_workload_whose_job_is_gone_or_another_is_deleted() -> None:
     workload = made(job())
     (step,) = steps(None, workload)
