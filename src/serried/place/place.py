@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from serried.model.capacity import UNLIMITED, Bools, Ints, fits
+from serried.model.capacity import UNLIMITED, Bools, Ints, fits, fits_beside
 from serried.model.filters import mask
 from serried.model.placement import Domain, Placement
 from serried.model.requests import PodSetRequest
@@ -244,12 +244,8 @@ class _Trial:
             pods = fits(free, vector, tree.leaves) * allowed
             return Room(present, ask.within, masked, free, vector, pods, None, None, score)
         own = self.world.capacity.vector(ask.leader.requests)
-        takes = dict(zip(own.index.tolist(), own.value.tolist(), strict=True))
-        hosts = (fits(free, own, tree.leaves) > 0) & allowed
-        both, only_workers = vector.split(takes)
-        other = fits(free, only_workers, tree.leaves)
-        pods = np.minimum(fits(free, both, tree.leaves), other) * allowed
-        beside = np.minimum(fits(lambda line: free(line) - takes[line], both, tree.leaves), other)
+        pods, beside, welcome = fits_beside(free, vector, own, tree.leaves)
+        pods, hosts = pods * allowed, welcome & allowed
         with_leader = np.where(hosts, beside, pods)
         return Room(present, ask.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
 
