@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from serried.api.quantity import MILLI, QuantityError, parse
@@ -23,6 +23,8 @@ _is_quantity = re.compile(r"([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)").fullmat
 
 #: Fields whose values are quantities by resource.
 QUANTITY_MAPS = frozenset({"requests", "limits", "overhead", "capacity", "allocatable"})
+#: Fields that need not be searched for them.
+_WITHOUT_QUANTITIES = frozenset({"metadata", "labels", "annotations", "nodeSelector", "tolerations", "conditions"})
 
 LABEL_LENGTH = 63
 SUBDOMAIN_LENGTH = 253
@@ -168,13 +170,15 @@ def is_quantity(value: Any) -> bool:
     return _is_quantity(value) is not None
 
 
-def all_quantities(holder: Any) -> Iterable[Any]:
+def all_quantities(holder: Any) -> Iterator[Any]:
     """Every quantity in an object: what stands in requests, limits, overhead, capacity or allocatable."""
-    if isinstance(holder, Mapping):
+    if isinstance(holder, dict):
         for key, value in holder.items():
-            if key in QUANTITY_MAPS and isinstance(value, Mapping):
+            if not isinstance(value, (dict, list)) or key in _WITHOUT_QUANTITIES:
+                continue
+            if key in QUANTITY_MAPS and isinstance(value, dict):
                 yield from value.values()
-            elif key not in ("metadata", "annotations", "labels", "nodeSelector"):
+            else:
                 yield from all_quantities(value)
     elif isinstance(holder, list):
         for item in holder:
