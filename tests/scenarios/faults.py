@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from serried.api.resources import PODS, WORKLOADS, Resource
+from serried.api.resources import PODS, Resource
 from serried.cluster.protocol import Cluster, Expired, Unavailable
 
 T = TypeVar("T")
@@ -31,8 +31,8 @@ class Faults:
         self.fail = self.lose = 0.0
         #: share of watch events after which the watch ends, half of the times with 410
         self.cut = 0.0
-        #: seconds by which watches of Workloads are late
-        self.late = 0.0
+        #: kind → seconds by which its watch is late
+        self.late: dict[str, float] = {}
         #: nothing answers
         self.down = False
         #: (verb, kind, name) of every write that was carried out
@@ -84,8 +84,8 @@ class Faults:
         async for event in self._cluster.watch(resource, *args, **more):
             if self.down:
                 return
-            if self.late and resource is WORKLOADS:
-                await asyncio.sleep(self.late)
+            if resource.kind in self.late:
+                await asyncio.sleep(self.late[resource.kind])
             yield event
             if self._random.random() < self.cut:
                 if self._random.random() < 0.5:

@@ -69,7 +69,7 @@ async def test_an_admission_whose_answer_is_lost_is_not_given_to_another(arena: 
     await arena.make_priority_class("urgent", 1000)
     bad = arena.serried = Faults(arena.serried)
     controller = await arena.start()
-    bad.late = 1.0
+    bad.late["Workload"] = 1.0
 
     async def lose_admission(verb: str, kind: str, name: str, body: object) -> None:
         admits = isinstance(body, dict) and body.get("status", {}).get("admission")
@@ -85,6 +85,21 @@ async def test_an_admission_whose_answer_is_lost_is_not_given_to_another(arena: 
     await arena.until_condition("two", WorkloadCondition.QUOTA_RESERVED, "False")
     assert (await arena.workload("two")).status.admission is None  # type: ignore[union-attr]
     controller.engine.validate()
+
+
+async def test_a_job_that_is_gone_before_its_watch_says_so_gets_no_new_workload(arena: Arena) -> None:
+    await arena.set_up_queue()
+    bad = arena.serried = Faults(arena.serried)
+    await arena.start()
+    await arena.submit(job("gone", 8))
+    await arena.until_running("gone", 8)
+    bad.late["Job"] = 2.0
+    bad.written.clear()
+    await arena.delete_job("gone")
+    await arena.until_free()
+    await asyncio.sleep(2.5)
+    assert [w for w in bad.written if w[:2] == ("create", "Workload")] == []
+    assert await arena.workload("gone") is None
 
 
 async def test_a_server_that_is_away_for_a_while(arena: Arena) -> None:

@@ -38,5 +38,5 @@ def run_controller(kubeconfig: Path | None, context: str | None, config: Path | 
 
     try:
         complete(main)
-    except (NotServed, LeadershipLost) as error:
+    except (NotServed, LeadershipLost, ConfigurationError) as error:
         raise Failure(str(error)) from error

@@ -203,6 +203,8 @@ class Controller:
             while True:
                 self._again.discard(key)
                 try:
+                    if key in self.state.bereft and not await self._is_there(key):
+                        return  # the watch will bring its end
                     steps: Sequence[lifecycle.Step] = lifecycle.next_steps(self.state.view(key), self._clock())
                     for step in steps:
                         await self._do(key, step)
@@ -219,6 +221,15 @@ class Controller:
         finally:
             self._running.discard(key)
             self._again.discard(key)
+
+    async def _is_there(self, key: Key) -> bool:
+        """Asks for a Job of which it is not certain: a Workload made for one that is gone would be deleted again."""
+        try:
+            self._observe(JOBS, await self._cluster.get(JOBS, key[1], key[0]))
+        except NotFound:
+            return False
+        self.state.bereft.discard(key)
+        return True
 
     async def _do(self, key: Key, step: lifecycle.Step) -> None:
         try:

@@ -44,6 +44,8 @@ class State:
         self.changed_gangs: set[Key] = set()
         #: (namespace, Job name) → names of its live pods that no start of ours made
         self._unplanned: defaultdict[Key, set[str]] = defaultdict(set)
+        #: Jobs whose Workload was deleted: perhaps because they are gone, which their watch has not brought yet
+        self.bereft: set[Key] = set()
         #: (namespace, Job name) → keys of the Workloads that name it as their owner
         self._workloads_of: defaultdict[Key, set[Key]] = defaultdict(set)
 
@@ -76,6 +78,7 @@ class State:
         key = _key(old, new)
         if new is None:
             self.jobs.pop(key, None)
+            self.bereft.discard(key)
         else:
             self.jobs[key] = new
         self._mark(key)
@@ -90,8 +93,11 @@ class State:
         if new is None:
             self.workloads.pop(key, None)
             self.engine.delete_workload(key)
-            if old is None or self.job_of(old) is None:
+            owner = self.job_of(old) if old is not None else None
+            if owner is None:
                 self._mark_without_workload()  # one of them may have waited for its name
+            elif owner in self.jobs:
+                self.bereft.add(owner)
             return
         self.workloads[key] = new
         self.engine.set_workload(new)
