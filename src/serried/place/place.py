@@ -112,11 +112,14 @@ class _Trial:
         self.array = world.capacity.unheld if assume_empty else world.capacity.free
         self.replacement = replacement
         self.previous = previous if options.elastic else _NONE
+        #: there are pod sets after this group, which have to see what it takes
+        self.more_to_place = True
 
     def place(self, pod_sets: Sequence[PodSetRequest]) -> list[Placement] | NoPlacement:
         placed: dict[int, Placement] = {}
         groups = [[i] for i in range(len(pod_sets))] if self.replacement is not None else _groups(pod_sets)
         for group in groups:
+            self.more_to_place = group is not groups[-1]
             for i in group:
                 if not 0 <= pod_sets[i].count <= UNLIMITED:
                     text = f"{pod_sets[i].count} pods; from 0 to {UNLIMITED} are possible"
@@ -250,11 +253,12 @@ class _Trial:
         return Room(present, ask.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
 
     def charge(self, tree: Tree, pod_set: PodSetRequest, leaves: Ints, pods: Ints) -> Placement:
-        """Charges pods to leaves for the pod sets that follow, and words the placement."""
+        """Charges pods to leaves for the pod sets that follow, if there are any, and words the placement."""
         order = np.argsort(leaves)
         order = order[pods[order] > 0]
         leaves, pods = leaves[order], pods[order]
-        self.world.charge(self.array, tree, leaves, pods, pod_set.requests)
+        if self.more_to_place:
+            self.world.charge(self.array, tree, leaves, pods, pod_set.requests)
         domains = tuple(zip(tree.answers(leaves), pods.tolist(), strict=True))
         return Placement(pod_set.name, self.flavor, tree.answer_levels, domains)
 
