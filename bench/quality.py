@@ -213,7 +213,7 @@ def main() -> None:
     rng = random.Random(options.seed)
     results: dict[tuple[str, str], list[tuple[float, float, float | None]]] = {}
     spent = dict.fromkeys([*ALGORITHMS, "CP-SAT"], 0.0)
-    worse = 0
+    worse: dict[str, int] = {}
     for _ in range(options.instances):
         instance = random_instance(rng)
         start = time.perf_counter()
@@ -230,9 +230,11 @@ def main() -> None:
             gap = gaps(measures[name], best)
             for kind in ("all", instance.kind):
                 results.setdefault((name, kind), []).append(gap)
-        worse += measures["default"] > measures["BestFit"]
+        if measures["default"] > measures["BestFit"]:
+            worse[instance.kind] = worse.get(instance.kind, 0) + 1
     show(results, spent, options.instances)
-    print(f"The default is worse than BestFit in {worse} instances.")
+    by_kind = ", ".join(f"{kind} {number}" for kind, number in sorted(worse.items()))
+    print(f"The default is worse than BestFit in {sum(worse.values())} instances ({by_kind or 'none'}).")
 
 
 def show(

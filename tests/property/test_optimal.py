@@ -10,16 +10,23 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serried.api.kueue import PodSetTopologyRequest
 from serried.api.names import HOSTNAME
 from serried.model.capacity import UNLIMITED
 from serried.model.nodes import Nodes
+from serried.model.requests import PodSetRequest
 from serried.model.topology import Tree, build
+from serried.model.world import World
 from serried.place.counts import count_up
 from serried.place.measures import Measures, measure
 from serried.place.optimal import LimitReached, place_optimal
+from serried.place.options import PlaceOptions
+from serried.place.place import place
+from serried.place.result import NoPlacement
 from serried.place.search import Leaves, Search, Unfit, descend, find
 from serried.place.wish import Mode, Wish
-from tests.unit.model.clusters import node
+from tests.property.test_placement import topology_requests, worlds
+from tests.unit.model.clusters import BLOCK, GPU, RACK, node
 
 LEVELS = ("block", "rack", HOSTNAME)
 MODES: tuple[Mode, ...] = ("required", "preferred", "unconstrained")
@@ -186,6 +193,22 @@ def test_more_nodes_never_hurt(case: Case, data: st.DataObject) -> None:
     before = optimal(case)
     assert before is not None
     assert quality(grown, found) <= quality(grown, before)
+
+
+@settings(max_examples=200, deadline=None)
+@given(worlds(), topology_requests(), st.integers(1, 12), st.integers(0, 4), st.integers(0, 10**5), st.data())
+def test_more_nodes_never_hurt_a_pod_set(
+    world: World, request: PodSetTopologyRequest | None, count: int, gpus: int, limit: int, data: st.DataObject
+) -> None:
+    """The same from the outside: with filters, existing pods and a limit that may be reached."""
+    pod_sets = [PodSetRequest("main", count, {GPU: gpus}, request)]
+    options = PlaceOptions(optimal=True, optimal_limit=limit)
+    if isinstance(place(world, "gpu", pod_sets, options=options), NoPlacement):
+        return
+    for i in range(data.draw(st.integers(1, 4))):
+        labels = {BLOCK: data.draw(st.sampled_from("abc")), RACK: data.draw(st.sampled_from("123"))}
+        world.set_node(node(f"new-{i}", labels=labels, allocatable={GPU: data.draw(st.integers(0, 8)), "pods": "20"}))
+        assert not isinstance(place(world, "gpu", pod_sets, options=options), NoPlacement)
 
 
 @settings(max_examples=100, deadline=None)
