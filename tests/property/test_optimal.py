@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import serried.place.optimal
 from serried.api.kueue import PodSetTopologyRequest
 from serried.api.names import HOSTNAME
 from serried.model.capacity import UNLIMITED
@@ -166,6 +168,70 @@ def test_nothing_is_better(case: Case) -> None:
         assert is_valid(case, found)
         assert quality(case, found) == best
     assert optimal(case) == found
+
+
+@st.composite
+def fabrics(draw: st.DrawFn) -> Case:
+    """Up to ten hosts in racks in blocks, and more pods than a rack holds: much to choose from, and little to gain."""
+    sizes = draw(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=3), min_size=2, max_size=3))
+    paths = [
+        (f"b{b}", f"b{b}r{r}", f"b{b}r{r}h{h}")
+        for b, racks in enumerate(sizes)
+        for r, hosts in enumerate(racks)
+        for h in range(hosts)
+    ]
+    most = draw(st.integers(2, 5))
+    room: dict[Path, int] = {path: draw(st.integers(1, most)) for path in paths[:10]}
+    unit, layers = draw(
+        st.sampled_from([(1, ()), (1, ()), (2, ((1, 2),)), (2, ((2, 2),)), (4, ((1, 4), (2, 2))), (3, ((1, 3),))])
+    )
+    largest, total = max(by_domain(room, 1).values()), sum(room.values())
+    count = draw(st.integers(min(largest + 1, total), total)) // unit * unit
+    return Case(room, "unconstrained", 0, layers, max(unit, count))
+
+
+def best_by_subsets(case: Case) -> tuple[int, list[int], list[int]] | None:
+    """The best measures, by trying every set of leaves: they depend on which are used only.
+
+    A set with a leaf too many is no trouble, since the same without it is tried as well, and better.
+    """
+    found = []
+    paths = sorted(case.room)
+    for chosen in range(1, 1 << len(paths)):
+        open_ = {path: case.room[path] for i, path in enumerate(paths) if chosen >> i & 1}
+        if holds(case, open_) >= case.count:
+            spread, domains, _ = quality(case, open_)
+            stranded = [
+                sum(by_domain(case.room, level)[domain] for domain in by_domain(open_, level)) - case.count
+                for level in range(case.depth - 1, -1, -1)
+            ]
+            found.append((spread, domains, stranded))
+    return min(found, default=None)
+
+
+def holds(case: Case, room: dict[Path, int]) -> int:
+    """How many pods in whole slices fit into these leaves."""
+    inside: Counter[Path] = Counter(room)
+    for level in range(case.depth - 1, -1, -1):
+        inside = by_domain(dict(inside), level)
+        for at, size in case.layers:
+            if at == level:
+                inside = Counter({domain: n // size * size for domain, n in inside.items()})
+    return sum(inside.values())
+
+
+@settings(max_examples=300, deadline=None)
+@given(fabrics(), st.sampled_from([1, 6, 60]))
+def test_nothing_is_better_where_there_is_much_to_choose_from(case: Case, bits: int) -> None:
+    """Also when the digits of a cost are spread over several words."""
+    with patch.object(serried.place.optimal, "_WORD_BITS", bits):
+        found = optimal(case)
+    best = best_by_subsets(case)
+    if found is None:
+        assert best is None
+    else:
+        assert is_valid(case, found)
+        assert quality(case, found) == best
 
 
 @settings(max_examples=300, deadline=None)

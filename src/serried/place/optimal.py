@@ -293,8 +293,7 @@ class _Problem:
                     costs[~open_] = 2 * _NEVER
                 combined[word, units] = least = costs.min(axis=1)
                 if word + 1 < len(total):
-                    equal = costs == least[:, None]
-                    open_ = equal if open_ is None else open_ & equal
+                    open_ = costs == least[:, None]
         return _Step(children, part, combined, worth)
 
     def spend(self, looked_at: int) -> None:
