@@ -75,7 +75,7 @@ async def _embedded(number: int) -> AsyncIterator[Arena]:
     await cluster.create(NAMESPACES, {"metadata": {"name": f"scenario-{number}"}})
     nodes = HollowNodes(cluster)
     await nodes.add(NODES)
-    async with _started(JobController(cluster), StandInScheduler(cluster), nodes):
+    async with _started(JobController(cluster, speed=10), StandInScheduler(cluster), nodes):
         arena = Arena(cluster, cluster, f"scenario-{number}", f"q{number}", False, nodes)
         try:
             yield arena

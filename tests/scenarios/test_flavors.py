@@ -76,7 +76,7 @@ async def test_a_topology_that_ends_at_the_rack(arena: Arena, scheduler: str, wi
         assert [p.spec.node_name for p in pods] == [v[-1] for v, count in domains for _ in range(count)]
     else:
         assert levels == [BLOCK, RACK]
-        assert racks_of(pods) == Counter({v: count for v, count in domains})
+        assert racks_of(pods) == Counter(dict(domains))
     if names.REQUIRED_TOPOLOGY in wish:
         assert len(racks_of(pods)) == 1
     # The nodes are really taken: what is left in these racks is known.

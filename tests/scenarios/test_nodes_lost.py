@@ -11,7 +11,7 @@ from serried.api import names
 from serried.api.core import Pod
 from serried.api.names import WorkloadCondition
 from serried.api.resources import NODES, PODS
-from tests.scenarios.arena import HOST, RACK, Arena, assigned, job, node_labels
+from tests.scenarios.arena import GPU, HOST, RACK, Arena, assigned, job, node_labels
 from tests.scenarios.faults import Faults
 
 IN_ONE_RACK = {names.REQUIRED_TOPOLOGY: RACK}
@@ -33,6 +33,13 @@ async def arena(arena: Arena) -> AsyncIterator[Arena]:
 async def close(arena: Arena, node: str, how: str) -> None:
     if how == "deleted":
         await arena.cluster.delete(NODES, node)
+        return
+    if how == "taken":
+        await arena.run_stranger("stranger", node, gpus=1)
+        return
+    if how == "shrunk":
+        less = {"status": {"allocatable": {GPU: "7"}}}
+        await arena.cluster.patch(NODES, node, patch=less, subresource="status")
         return
     patches: dict[str, dict[str, Any]] = {
         "cordoned": {"spec": {"unschedulable": True}},
@@ -88,7 +95,7 @@ async def test_a_planned_node_that_closes_before_the_binding(arena: Arena, how: 
         await arena.until_running("train", 8)
 
 
-@pytest.mark.parametrize("how", ["deleted", "cordoned", "tainted", "renamed"])
+@pytest.mark.parametrize("how", ["deleted", "cordoned", "tainted", "renamed", "taken", "shrunk"])
 @pytest.mark.parametrize("scheduler", ["serried", None])
 async def test_a_planned_node_that_closes_before_the_start(arena: Arena, how: str, scheduler: str | None) -> None:
     await arena.set_up_queue()

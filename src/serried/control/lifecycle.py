@@ -7,7 +7,7 @@ one stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -119,6 +119,8 @@ class View:
     node_of: Callable[[str], str | None]
     #: (levels, values, tolerations) → whether pods with them can still go to that domain
     is_open: Callable[[Sequence[str], Sequence[str], Sequence[Toleration]], bool]
+    #: Workload → the hosts on which it holds more than there is
+    overbooked: Callable[[Key], Collection[str]]
 
 
 def next_steps(view: View, now: datetime) -> list[Step]:
@@ -250,8 +252,11 @@ def _eviction(
     tolerations = [*job.spec.template.spec.tolerations]
     tolerations += [t for name in flavors if name in view.flavors for t in view.flavors[name].spec.tolerations]
 
+    overbooked = view.overbooked(workload.key) if plan else ()
+
     def is_open(levels: Sequence[str], values: Values) -> bool:
-        return view.is_open(levels, values, tolerations)
+        full = levels[-1] == names.HOSTNAME and values[-1] in overbooked
+        return not full and view.is_open(levels, values, tolerations)
 
     closed = closed_places(gang, plan, is_open, view.node_of, every=job.spec.suspend)
     if not closed:
@@ -259,8 +264,8 @@ def _eviction(
     shown = ", ".join("/".join(values) for values in closed[:_PLACES_NAMED])
     more = f" and {len(closed) - _PLACES_NAMED} more" if len(closed) > _PLACES_NAMED else ""
     return "NodeFailures", (
-        f"Pods were planned on {shown}{more}, where they cannot go any more: no node there is ready, not cordoned and "
-        "without taints that they do not tolerate. The job is placed anew."
+        f"Pods were planned on {shown}{more}, where they cannot go any more: no node there is ready, not cordoned, "
+        "without taints that they do not tolerate and with room for them. The job is placed anew."
     )
 
 

@@ -66,6 +66,7 @@ class State:
             priority_classes=self.priority_classes,
             node_of=self.engine.world.node_of,
             is_open=self.engine.world.is_open,
+            overbooked=self.engine.world.overbooked,
         )
 
     def job_of(self, workload: Workload) -> Key | None:

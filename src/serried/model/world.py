@@ -179,6 +179,19 @@ class World:
             for row in rows
         )
 
+    def overbooked(self, key: Key) -> set[str]:
+        """The hosts on which a workload holds more than there is: others have come in between, or the node has less."""
+        found: set[str] = set()
+        hold = self._holds.get(key)
+        for share in hold.shares if hold is not None else ():
+            if share.levels == (names.HOSTNAME,):
+                rows, _ = share.rows_and_counts()
+                short = np.zeros(len(rows), dtype=np.bool_)
+                for line in share.vector.index[share.vector.value > 0].tolist():
+                    short |= self.capacity.free[line].take(rows) < 0
+                found.update(self.nodes.last_labels(row).get(names.HOSTNAME, "") for row in rows[short].tolist())
+        return found
+
     def topology_tree(self, topology: str) -> Tree | None:
         """All nodes of a Topology, whatever their flavor; None when there is no such Topology."""
         found = self.topologies.get(topology)

@@ -68,6 +68,7 @@ def view(
     pod_classes: dict[str, int] | None = None,
     unplanned: int = 0,
     closed: tuple[str, ...] = (),
+    overbooked: tuple[str, ...] = (),
 ) -> View:
     flavor = msgspec.convert(
         {"metadata": {"name": "gpu"}, "spec": {"nodeLabels": {"pool": "gpu"}}}, type=ResourceFlavor
@@ -83,6 +84,7 @@ def view(
         priority_classes={("", n): PriorityClass(value=v) for n, v in (pod_classes or {}).items()},
         node_of=lambda host: host,
         is_open=lambda levels, values, tolerations: values[-1] not in closed,
+        overbooked=lambda key: overbooked,
     )
 
 
@@ -233,6 +235,8 @@ def test_an_admission_whose_places_are_closed_is_taken_back_before_and_after_the
     assert isinstance(stop, PatchJob)
     assert stop.patch["spec"] == {"suspend": True}
     assert isinstance(evict, PatchWorkload)
+    (step,) = steps(job(), admitted(job()), overbooked=("n0",))
+    assert isinstance(step, PatchWorkload)
     both = members(Stage.READY, Stage.READY)
     assert not any(isinstance(s, PatchJob) for s in steps(job(suspend=False), admitted(job()), both, closed=("n1",)))
 
