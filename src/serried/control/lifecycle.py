@@ -31,7 +31,7 @@ from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup, PodGroupSpec
 from serried.control import conditions
 from serried.gang.membership import Gang, Stage
-from serried.gang.plan import Move, PodSetPlan, Values, closed_places, moves
+from serried.gang.plan import Move, PodSetPlan, Values, closed_places, may_move, moves
 from serried.jobs import job as jobs
 from serried.jobs.podset import Problem, pod_set_start, workload_name
 
@@ -194,10 +194,10 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
         # What was admitted is not what runs, or will run. Stop, and queue what it is now.
         stop = [] if job.spec.suspend else [PatchJob(job, jobs.stop_patch(job), event=("Stopped", change))]
         return [*stop, DeleteWorkload(workload, f"after its admission: {change}")]
-    # Of a gang that is all bound nobody needs to know the plan any more.
-    begins = job.spec.suspend or gang.waiting or gang.counts[Stage.RELEASED]
+    size = sum(p.count for p in workload.spec.pod_sets)
     try:
-        plan = plans(workload) if begins else {}
+        # A large plan is not read again with each pod that appears or is bound.
+        plan = plans(workload) if job.spec.suspend or may_move(gang, size) else {}
     except assignment.AssignmentError as error:  # not written by us: nothing can be placed by it
         return [Warn(job, "Misconfigured", f"Workload {workload.metadata.name}, status.admission: {error}")]
     if (why := _eviction(job, workload, gang, plan, view)) is not None:
@@ -222,7 +222,6 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
     elif view.unplanned_pods:
         # Somebody resumed it by hand, or its suspension went unnoticed: such pods are in nobody's plan.
         return [PatchJob(job, jobs.stop_patch(job), event=("Stopped", "It has pods that were not placed"))]
-    size = sum(p.count for p in workload.spec.pod_sets)
     steps.extend(_gang_steps(workload, gang, plan, size, view, now))
     if workload.key not in view.pod_groups and size > 0:  # last: nothing depends on it
         steps.append(CreatePodGroup(_pod_group(workload, size)))

@@ -46,6 +46,12 @@ class Move:
     gates: tuple[str, ...]
 
 
+def may_move(gang: Gang, size: int) -> bool:
+    """Whether members are to take their places: all are there, or some have begun, and not all are on their way."""
+    whole = len(gang.members) - gang.deleting - gang.counts[Stage.HELD] >= size
+    return len(gang.waiting) > len(gang.in_flight) and bool(whole or gang.in_flight or gang.placed)
+
+
 def moves(gang: Gang, plans: Mapping[str, PodSetPlan], size: int, node_of: Callable[[str], str | None]) -> list[Move]:
     """The pods that take their places now, all of the gang together.
 
@@ -55,10 +61,7 @@ def moves(gang: Gang, plans: Mapping[str, PodSetPlan], size: int, node_of: Calla
 
     `node_of` maps the value of `kubernetes.io/hostname` to the node's name (None: no such node).
     """
-    if not gang.waiting:
-        return []
-    begun = gang.in_flight or gang.placed
-    if len(gang.members) - gang.deleting - gang.counts[Stage.HELD] < size and not begun:
+    if not may_move(gang, size):
         return []
     result: list[Move] = []
     for name, plan in plans.items():
@@ -129,10 +132,13 @@ def closed_places(
 ) -> list[Values]:
     """The places of the plan that nobody can take any more although somebody is to: each once, by rank.
 
-    With `every`, before the start, all places count; afterwards those of members that wait and of those that
-    kube-scheduler has not bound yet.
+    With `every`, before the start, all places count; afterwards those of members that wait, and the hosts that
+    kube-scheduler was told to bind members to and has not yet.
     """
     closed: dict[Values, None] = {}
+    if gang.counts[Stage.RELEASED]:
+        steered = {m.node: None for m in gang if m.stage is Stage.RELEASED and not m.deleting and m.node}
+        closed.update(((host,), None) for host in steered if not is_open((names.HOSTNAME,), (host,)))
     for plan in plans.values():
         wanted = set(range(len(plan.places))) if every else _awaited(gang, plan, node_of)
         distinct = dict.fromkeys(plan.places[p] for p in sorted(wanted))
@@ -144,13 +150,6 @@ def _awaited(gang: Gang, plan: PodSetPlan, node_of: Callable[[str], str | None])
     """The places that members are still to take, also those on which somebody is dying."""
     members = [m for m in gang if m.pod_set == plan.pod_set]
     awaited = {p for m, p in _places(members, plan, node_of) if m.uid not in gang.in_flight}
-    unbound = [
-        m
-        for m in members
-        if m.stage in (Stage.WAITING, Stage.RELEASED) and not m.deleting and m.uid not in gang.in_flight
-    ]
-    awaited.update(m.rank for m in unbound if m.rank is not None and m.rank < len(plan.places))
-    steered = {m.node for m in unbound if m.rank is None and m.node}
-    if steered:
-        awaited.update(p for p, values in enumerate(plan.places) if values[-1] in steered)
+    waiting = [m for m in members if m.stage is Stage.WAITING and not m.deleting and m.uid not in gang.in_flight]
+    awaited.update(m.rank for m in waiting if m.rank is not None and m.rank < len(plan.places))
     return awaited
