@@ -70,7 +70,7 @@ class Configuration(_Section):
     #: how pods are placed: as Kueue does, by the gates below; or `optimal`, the best placement that there is
     placement: Literal["default", "optimal"] = "default"
     #: partial placements that the search for the best one may look at, per pod set; ten million take about 0.1 s
-    placement_limit: Annotated[int, msgspec.Meta(ge=1)] = DEFAULT.optimal_limit
+    placement_limit: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = DEFAULT.optimal_limit
     #: some of Kueue's feature gates, see `GATES`; those that are not named have Kueue's default
     feature_gates: dict[str, bool] = {}
 

@@ -44,6 +44,7 @@ def test_placement_is_chosen(tmp_path: Path) -> None:
         ("statusInterval: 0", "statusInterval"),
         ("placement: best", "placement"),
         ("placementLimit: 0", "placementLimit"),
+        ("placementLimit: 100000001", "placementLimit"),
         ("featureGates: {TASBalanced: true}", "TASBalanced; allowed are TASBalancedPlacement"),
         ("apiVersion: config.kueue.x-k8s.io/v1beta1", "config.serried.io/v1alpha1"),
         ("a: [", "line"),
