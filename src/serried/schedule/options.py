@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from serried.place.options import DEFAULT, PlaceOptions
+
 
 @dataclass(frozen=True)
 class FairSharing:
@@ -60,6 +62,8 @@ class Options:
     transformations: tuple[Transformation, ...] = ()
     #: under fair sharing, whoever is within nominal quota takes it back whatever the shares are
     reclaim_within_nominal: bool = True
+    #: how pods are placed
+    placement: PlaceOptions = DEFAULT
 
 
 DEFAULT_OPTIONS = Options()

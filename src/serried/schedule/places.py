@@ -100,7 +100,7 @@ def places_now(state: State, queue: ClusterQueueState, info: WorkloadInfo, found
         flavor = _flavor_of(state, queue, choice)
         if flavor and not choice.delayed:
             groups.setdefault(flavor, []).append(choice)
-    return _search(state, info, groups, assume_empty=False) is None
+    return _search(state, info, groups, assume_empty=False, only_whether=True) is None
 
 
 def still_held(
@@ -204,10 +204,18 @@ def _place_all(
 
 
 def _search(
-    state: State, info: WorkloadInfo, groups: dict[str, list[PodSetChoice]], *, assume_empty: bool
+    state: State,
+    info: WorkloadInfo,
+    groups: dict[str, list[PodSetChoice]],
+    *,
+    assume_empty: bool,
+    only_whether: bool = False,
 ) -> tuple[str, NoPlacement, str] | None:
     """Places all pod sets, flavor by flavor; the first failure, or None. The model is as it was before."""
     mark = state.journal.checkpoint()
+    options = state.options.placement
+    if only_whether or assume_empty:
+        options = replace(options, optimal=False)
     placed = []
     try:
         for main, choices in groups.items():
@@ -220,7 +228,11 @@ def _search(
                         why = f"flavors {main}, {', '.join(flavors)} want different values of node label {key}"
                         return main, NoPlacement(choices[0].pod_set.name, why, field="spec.nodeLabels"), why
             result = place(
-                state.world, main, [_narrowed(p.pod_set, others) for p in choices], assume_empty=assume_empty
+                state.world,
+                main,
+                [_narrowed(p.pod_set, others) for p in choices],
+                options=options,
+                assume_empty=assume_empty,
             )
             if isinstance(result, NoPlacement):
                 return main, result, result.message
