@@ -16,6 +16,7 @@ PRIORITY_BOOST: Final = "kueue.x-k8s.io/priority-boost"
 MAX_EXEC_TIME: Final = "kueue.x-k8s.io/max-exec-time-seconds"
 PREBUILT_WORKLOAD: Final = "kueue.x-k8s.io/prebuilt-workload-name"
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
+MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 
 # Annotations on pod templates
 REQUIRED_TOPOLOGY: Final = "kueue.x-k8s.io/podset-required-topology"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
-from serried.api.kueue import Admission, Workload
+from serried.api.kueue import Admission, AdmissionCheckState, Workload
 from serried.api.meta import Condition, find_condition
 from serried.api.names import WorkloadCondition
 
@@ -45,39 +45,50 @@ def status_patch(
     now: datetime,
     *,
     admission: Admission | Literal[False] | None = False,
+    checks: Sequence[AdmissionCheckState] = (),
 ) -> dict[str, Any]:
-    """The merge patch of a Workload's status: conditions, and the admission where it is given (None takes it away)."""
+    """The merge patch of a Workload's status: conditions, the admission where it is given (None takes it away), and
+    the states of its admission checks where they are given."""
     generation = workload.metadata.generation
     stamped = [msgspec.structs.replace(c, observed_generation=generation) for c in changes]
     status: dict[str, Any] = {"conditions": merged(workload.status.conditions, stamped, now)}
     if admission is not False:
         status["admission"] = admission
+    if checks:
+        stamp = now.replace(microsecond=0)
+        status["admissionChecks"] = [
+            msgspec.structs.replace(c, last_transition_time=c.last_transition_time or stamp) for c in checks
+        ]
     return {"metadata": {"resourceVersion": workload.metadata.resource_version}, "status": msgspec.to_builtins(status)}
 
 
-def admitted(cluster_queue: str, waited: float, note: str = "") -> list[Condition]:
-    """Quota and a place are reserved; there are no further checks, so it is admitted at once."""
+def reserved(cluster_queue: str, waited: float, note: str = "") -> Condition:
+    """Quota is reserved, and a place where there is a topology."""
     text = f"Quota reserved in ClusterQueue {cluster_queue}, wait time was {waited:.0f}s"
     if note:
         text += f". {note}"
-    return [
-        Condition(type=WorkloadCondition.QUOTA_RESERVED, status="True", reason="QuotaReserved", message=text),
-        Condition(
-            type=WorkloadCondition.ADMITTED,
-            status="True",
-            reason="Admitted",
-            message=f"Admitted by ClusterQueue {cluster_queue}",
-        ),
-    ]
+    return Condition(type=WorkloadCondition.QUOTA_RESERVED, status="True", reason="QuotaReserved", message=text)
+
+
+def admitted(cluster_queue: str) -> Condition:
+    """All that it needs is reserved, and all its checks are ready."""
+    return Condition(
+        type=WorkloadCondition.ADMITTED,
+        status="True",
+        reason="Admitted",
+        message=f"Admitted by ClusterQueue {cluster_queue}",
+    )
 
 
 def requeued(workload: Workload) -> list[Condition]:
     """What an admission says of an eviction before it: that it is over. As in Kueue, the old message is kept."""
-    old = find_condition(workload.status.conditions, WorkloadCondition.EVICTED)
-    if old is None or old.status != "True":
-        return []
-    message = f"Previously: {old.message}"
-    return [Condition(type=WorkloadCondition.EVICTED, status="False", reason="QuotaReserved", message=message)]
+    over = []
+    for type in (WorkloadCondition.EVICTED, WorkloadCondition.PREEMPTED):
+        old = find_condition(workload.status.conditions, type)
+        if old is not None and old.status == "True":
+            message = f"Previously: {old.message}"
+            over.append(Condition(type=type, status="False", reason="QuotaReserved", message=message))
+    return over
 
 
 def pending(reason: str, message: str) -> Condition:
@@ -93,10 +104,19 @@ def finished(succeeded: bool, message: str) -> Condition:
     )
 
 
-def evicted(reason: str, message: str) -> list[Condition]:
-    """Quota and place are given back; the job is suspended and waits anew."""
+def evicted(reason: str, message: str) -> Condition:
+    """It has to go: its job is stopped, then it gives back what it holds and waits anew."""
+    return Condition(type=WorkloadCondition.EVICTED, status="True", reason=reason, message=message)
+
+
+def preempted(reason: str, message: str) -> Condition:
+    """It has to go for another workload."""
+    return Condition(type=WorkloadCondition.PREEMPTED, status="True", reason=reason, message=message)
+
+
+def released(message: str) -> list[Condition]:
+    """Quota and place are given back."""
     return [
-        Condition(type=WorkloadCondition.EVICTED, status="True", reason=reason, message=message),
         Condition(type=WorkloadCondition.QUOTA_RESERVED, status="False", reason="Pending", message=message),
         Condition(type=WorkloadCondition.ADMITTED, status="False", reason="NoReservation", message=message),
     ]

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from serried.api.kueue import Workload
-from serried.api.meta import Key
+from serried.api.meta import Key, condition_is
+from serried.api.names import WorkloadCondition
 from serried.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import ApiError, Cluster, Forbidden, Invalid, Malformed, NotFound
@@ -24,12 +26,13 @@ from serried.control.config import Configuration
 from serried.control.events import Recorder
 from serried.control.executor import Executor
 from serried.control.state import State
-from serried.schedule.cycle import Admit
+from serried.schedule.decisions import Admit, Evict, Finish
 from serried.schedule.engine import Engine
 
 log = logging.getLogger(__name__)
 
 _RETRY_FIRST, _RETRY_MOST = 0.2, 5.0  # seconds between tries of a Job whose write failed
+_LOOK_AT_CLOCK = 1.0  # seconds between looks at the clock while somebody backs off
 
 
 def utc_now() -> datetime:
@@ -124,7 +127,7 @@ class Controller:
     async def _cycles(self) -> None:
         """Runs a cycle whenever the engine could do something; events that come together share one."""
         while True:
-            await self._wake.wait()
+            await self._woken()
             await asyncio.sleep(0)  # whatever else is ready on the loop belongs to the same cycle
             self._wake.clear()
             cycle = self.engine.cycle(self._clock())
@@ -133,19 +136,38 @@ class Controller:
             for admit in cycle.decisions:
                 self._status.admitted(admit.key)
                 self._spawn(self._admit(admit))
+            for evict in cycle.evictions:
+                self._spawn(self._evict(evict))
+            for finish in cycle.finishes:
+                self._spawn(self._finish(finish))
             self._status.queues(self.engine.queues_changed())
             if cycle.more or self.engine.dirty:
                 self._wake.set()
 
+    async def _woken(self) -> None:
+        """Waits until something has happened, or somebody's time to back off is over."""
+        while not self._wake.is_set():
+            due = self.engine.wake_at
+            if due is not None and due <= self._clock():
+                return
+            with suppress(TimeoutError):
+                # Our clock need not go at the pace of the loop's.
+                await asyncio.wait_for(self._wake.wait(), None if due is None else _LOOK_AT_CLOCK)
+
     async def _admit(self, admit: Admit) -> None:
-        """Writes an admission; a refused one is taken back in the engine."""
+        """Writes a reservation or an admission; a refused one is taken back in the engine."""
         workload = self.state.workloads.get(admit.key)
         if workload is None or workload.metadata.uid != admit.uid:
             return  # deleted meanwhile: the engine has let go of it
         queue = admit.admission.cluster_queue
-        changes = conditions.admitted(queue, admit.waited, admit.note)
-        over = conditions.requeued(workload)
-        patch = conditions.status_patch(workload, [*changes, *over], self._clock(), admission=admit.admission)
+        changes = []
+        if admit.kind == "new":
+            changes += [conditions.reserved(queue, admit.waited, admit.note), *conditions.requeued(workload)]
+        if admit.admitted:
+            changes.append(conditions.admitted(queue))
+        patch = conditions.status_patch(
+            workload, changes, self._clock(), admission=admit.admission, checks=admit.checks
+        )
         try:
             written: Workload = await self._cluster.patch(
                 WORKLOADS, admit.key[1], admit.key[0], patch=patch, subresource="status"
@@ -160,7 +182,70 @@ class Controller:
         self._refusals.pop(admit.key, None)
         self._observe(WORKLOADS, written)
         for change in changes:
-            self._recorder.event(WORKLOADS, written, change.reason, change.message)
+            if change.status == "True" and not condition_is(workload.status.conditions, change.type):
+                self._recorder.event(WORKLOADS, written, change.reason, change.message)
+
+    async def _evict(self, evict: Evict) -> None:
+        """Writes that a workload has to go. Its Job is stopped by what follows from that; without one it goes now."""
+        if evict.deactivate:
+            await self._write(evict.key, evict.uid, lambda w: ({"spec": {"active": False}}, ""))
+
+        def patch(workload: Workload) -> tuple[dict[str, Any], Literal["", "status"]] | None:
+            if workload.status.admission is None:
+                return None  # it has gone by itself
+            changes = [conditions.evicted(evict.reason, evict.message)]
+            if evict.preempted:
+                changes.append(conditions.preempted(evict.preempted, evict.message))
+            if self.state.job_of(workload) is not None:
+                return conditions.status_patch(workload, changes, self._clock()), "status"
+            changes += conditions.released(evict.message)
+            return conditions.status_patch(workload, changes, self._clock(), admission=None), "status"
+
+        written = await self._write(evict.key, evict.uid, patch)
+        if written is not None:
+            self._recorder.event(WORKLOADS, written, f"EvictedDueTo{evict.reason}", evict.message)
+            if evict.preempted:
+                self._recorder.event(WORKLOADS, written, "Preempted", evict.message)
+
+    async def _finish(self, finish: Finish) -> None:
+        done = conditions.finished(True, finish.message)
+        done.reason = finish.reason
+        written = await self._write(
+            finish.key, finish.uid, lambda w: (conditions.status_patch(w, [done], self._clock()), "status")
+        )
+        if written is not None:
+            self._recorder.event(WORKLOADS, written, "FinishedWorkload", done.message)
+
+    async def _write(
+        self,
+        key: Key,
+        uid: str,
+        patch: Callable[[Workload], tuple[dict[str, Any], Literal["", "status"]] | None],
+    ) -> Workload | None:
+        """Writes a decision that must not be lost, as often as it takes; None: it has become pointless."""
+        delay = _RETRY_FIRST
+        while True:
+            workload = self.state.workloads.get(key)
+            if workload is None or workload.metadata.uid != uid:
+                return None
+            if condition_is(workload.status.conditions, WorkloadCondition.FINISHED):
+                return None
+            change = patch(workload)
+            if change is None:
+                return None
+            try:
+                written: Workload = await self._cluster.patch(
+                    WORKLOADS, key[1], key[0], patch=change[0], subresource=change[1]
+                )
+            except NotFound:
+                return None
+            except ApiError as error:
+                log.info("Workload %s/%s: %s", *key, error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, _RETRY_MOST)
+                continue
+            self._observe(WORKLOADS, written)
+            return written
 
     async def _withdraw(self, admit: Admit) -> None:
         """Takes a refused admission back in the engine, after a pause that doubles each time, unless it went through.

@@ -184,6 +184,9 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
         done = conditions.finished(*end)
         patch = conditions.status_patch(workload, [done], now)
         return [PatchWorkload(workload, patch, event=("FinishedWorkload", done.message))]
+    evicted = find_condition(have, WorkloadCondition.EVICTED)
+    if evicted is not None and evicted.status == "True" and workload.status.admission is not None:
+        return _give_back(job, workload, gang, evicted.message, now)
     if not condition_is(have, WorkloadCondition.ADMITTED):
         return _hold(job, workload, view)
     admission = workload.status.admission
@@ -194,14 +197,14 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
         # What was admitted is not what runs, or will run. Stop, and queue what it is now.
         stop = [] if job.spec.suspend else [PatchJob(job, jobs.stop_patch(job), event=("Stopped", change))]
         return [*stop, DeleteWorkload(workload, f"after its admission: {change}")]
-    size = sum(p.count for p in workload.spec.pod_sets)
+    size = _size(workload)
     try:
         # A large plan is not read again with each pod that appears or is bound.
         plan = plans(workload) if job.spec.suspend or may_move(gang, size) else {}
     except assignment.AssignmentError as error:  # not written by us: nothing can be placed by it
         return [Warn(job, "Misconfigured", f"Workload {workload.metadata.name}, status.admission: {error}")]
     if (why := _eviction(job, workload, gang, plan, view)) is not None:
-        return _evict(job, workload, *why, now)
+        return [_evict(workload, *why, now)]
     steps: list[Step] = []
     if job.spec.suspend:
         if view.unplanned_pods or not jobs.may_start(job):
@@ -216,9 +219,10 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
             admission.pod_set_assignments[0],
             view.flavors,
             pod_sets[0].template,
+            workload.status.admission_checks,
         )
         event = ("Started", f"Admitted by ClusterQueue {admission.cluster_queue}")
-        steps.append(PatchJob(job, jobs.start_patch(job, start), starts=workload, event=event))
+        steps.append(PatchJob(job, jobs.start_patch(job, start, _size(workload)), starts=workload, event=event))
     elif view.unplanned_pods:
         # Somebody resumed it by hand, or its suspension went unnoticed: such pods are in nobody's plan.
         return [PatchJob(job, jobs.stop_patch(job), event=("Stopped", "It has pods that were not placed"))]
@@ -276,16 +280,22 @@ def failed_to_start(workload: Workload, error: str, now: datetime) -> Step:
     return PatchWorkload(workload, patch, event=("FinishedWorkload", done.message))
 
 
-def _evict(job: Job, workload: Workload, reason: str, message: str, now: datetime) -> list[Step]:
-    """Takes the admission back: the Job is stopped first, so that no pod of this run takes a place of the next."""
-    steps: list[Step] = []
+def _evict(workload: Workload, reason: str, message: str, now: datetime) -> Step:
+    """Takes the admission back: `_give_back` follows when the condition is seen."""
+    patch = conditions.status_patch(workload, [conditions.evicted(reason, message)], now)
+    return PatchWorkload(workload, patch, event=(f"EvictedDueTo{reason}", message))
+
+
+def _give_back(job: Job, workload: Workload, gang: Gang, message: str, now: datetime) -> list[Step]:
+    """Evicted: the Job is stopped first, then, with its last pod on the way out, quota and places are given back."""
     if not job.spec.suspend:
-        steps.append(PatchJob(job, jobs.stop_patch(job), event=("Stopped", message)))
-    changes = conditions.evicted(reason, message)
+        return [PatchJob(job, jobs.stop_patch(job), event=("Stopped", message))]
+    if any(not m.deleting and not m.stage.is_over for m in gang):
+        return []
+    changes = conditions.released(message)
     if condition_is(workload.status.conditions, WorkloadCondition.PODS_READY):
         changes.append(conditions.pods_ready(False))
-    patch = conditions.status_patch(workload, changes, now, admission=None)
-    return [*steps, PatchWorkload(workload, patch, event=(f"EvictedDueTo{reason}", message))]
+    return [PatchWorkload(workload, conditions.status_patch(workload, changes, now, admission=None))]
 
 
 def _hold(job: Job, workload: Workload, view: View) -> list[Step]:
@@ -325,6 +335,12 @@ def _gang_steps(
     if ready != (was is not None and was.status == "True") and (ready or was is not None):
         steps.append(PatchWorkload(workload, conditions.status_patch(workload, [conditions.pods_ready(ready)], now)))
     return steps
+
+
+def _size(workload: Workload) -> int:
+    """How many pods its gang has: as many as were admitted, which may be fewer than it asked for."""
+    wanted = {p.name: p.count for p in workload.spec.pod_sets}
+    return sum(wanted.get(a.name, 0) if a.count is None else a.count for a in _assignments(workload))
 
 
 def plans(workload: Workload) -> dict[str, PodSetPlan]:

@@ -203,6 +203,8 @@ class State:
                 resources.NAMESPACES,
                 named(lambda n: engine.set_namespace(n.metadata.name, n.metadata.labels), engine.delete_namespace),
             ),
+            (resources.ADMISSION_CHECKS, named(engine.set_admission_check, engine.delete_admission_check)),
+            (resources.COHORTS, named(engine.set_cohort, engine.delete_cohort)),
             (resources.CLUSTER_QUEUES, named(engine.set_cluster_queue, engine.delete_cluster_queue)),
             (resources.LOCAL_QUEUES, _by_key(engine.set_local_queue, engine.delete_local_queue)),
             (resources.WORKLOAD_PRIORITY_CLASSES, self.on_workload_priority_class),

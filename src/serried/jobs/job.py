@@ -28,6 +28,8 @@ class _Injected(msgspec.Struct, rename="camel", omit_defaults=True):
     node_selector: list[str] = []
     tolerations: int = 0
     gates: list[str] = []
+    #: parallelism as its author wrote it and as it was admitted, where that is less
+    parallelism: tuple[int, int] | None = None
 
 
 def is_managed(job: Job) -> bool:
@@ -56,9 +58,18 @@ def finished(job: Job) -> tuple[bool, str] | None:
 
 
 def pod_count(job: Job) -> int:
-    """Pods that run at the same time: `parallelism`, or `completions` where that is less."""
-    parallelism = 1 if job.spec.parallelism is None else job.spec.parallelism
+    """Pods that its author wants to run at the same time: `parallelism`, or `completions` where that is less."""
+    parallelism = _parallelism(job)
     return parallelism if job.spec.completions is None else min(parallelism, job.spec.completions)
+
+
+def _parallelism(job: Job) -> int:
+    """As its author wrote it, also where a start with fewer pods has changed it since."""
+    now = 1 if job.spec.parallelism is None else job.spec.parallelism
+    injected = _injected(job)
+    if injected is not None and injected.parallelism is not None and injected.parallelism[1] == now:
+        return injected.parallelism[0]
+    return now
 
 
 def pod_sets(job: Job) -> tuple[list[PodSet], list[Problem]]:
@@ -68,18 +79,23 @@ def pod_sets(job: Job) -> tuple[list[PodSet], list[Problem]]:
     request, problems = topology_request(
         template.metadata.annotations, "spec.template.metadata.annotations", index_label
     )
-    return [PodSet(name=POD_SET_NAME, template=template, count=pod_count(job), topology_request=request)], problems
+    pod_set = PodSet(name=POD_SET_NAME, template=template, count=pod_count(job), topology_request=request)
+    text = job.metadata.annotations.get(names.MIN_PARALLELISM)
+    if text is not None:
+        least = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+        if 1 <= least <= pod_set.count:
+            pod_set.min_count = least if least < pod_set.count else None
+        else:
+            field = f"metadata.annotations[{names.MIN_PARALLELISM}]"
+            problems.append(Problem(field, repr(text), f"a whole number from 1 to {pod_set.count}, its parallelism"))
+    return [pod_set], problems
 
 
 def original_template(job: Job) -> PodTemplateSpec:
     """The template as its author wrote it: without what a start of ours has added."""
     template = job.spec.template
-    text = job.metadata.annotations.get(INJECTED)
-    if text is None:
-        return template
-    try:
-        injected = msgspec.json.decode(text, type=_Injected)
-    except msgspec.MsgspecError:  # somebody edited the annotation: then the template is taken as it stands
+    injected = _injected(job)
+    if injected is None:
         return template
     spec = msgspec.structs.replace(
         template.spec,
@@ -94,6 +110,15 @@ def original_template(job: Job) -> PodTemplateSpec:
     return PodTemplateSpec(metadata=metadata, spec=spec)
 
 
+def _injected(job: Job) -> _Injected | None:
+    """What the last start added; None: nothing, or its note was edited, and the Job is taken as it stands."""
+    text = job.metadata.annotations.get(INJECTED)
+    try:
+        return None if text is None else msgspec.json.decode(text, type=_Injected)
+    except msgspec.MsgspecError:
+        return None
+
+
 def may_start(job: Job) -> bool:
     """Whether a suspended Job has come to rest, so that no pod of an earlier run is left when it starts.
 
@@ -106,12 +131,15 @@ def may_start(job: Job) -> bool:
     return suspended and not job.status.active
 
 
-def start_patch(job: Job, start: PodSetStart) -> dict[str, Any]:
+def start_patch(job: Job, start: PodSetStart, count: int) -> dict[str, Any]:
     """The merge patch that starts a suspended Job: its template with all that `start` adds, and `suspend: false`.
 
+    `count` pods were admitted; where these are fewer than it asked for, that is its parallelism from now on.
     A node selector that the author set himself is kept. Carries the resourceVersion it was computed from.
     """
     template, original = job.spec.template, original_template(job)
+    # Fewer pods than it asked for, or as its author wrote it after an earlier start with fewer.
+    parallelism = count if count < pod_count(job) else _parallelism(job)
     labels, annotations = original.metadata.labels, original.metadata.annotations
     selector, tolerations = original.spec.node_selector, original.spec.tolerations
     added_tolerations = [t for t in start.tolerations if t not in tolerations]
@@ -122,6 +150,7 @@ def start_patch(job: Job, start: PodSetStart) -> dict[str, Any]:
         node_selector=[k for k in start.node_selector if k not in selector],
         tolerations=len(added_tolerations),
         gates=[g for g in start.scheduling_gates if g not in gates],
+        parallelism=(_parallelism(job), count) if count < pod_count(job) else None,
     )
     return {
         "metadata": {
@@ -130,6 +159,7 @@ def start_patch(job: Job, start: PodSetStart) -> dict[str, Any]:
         },
         "spec": {
             "suspend": False,
+            "parallelism": parallelism,
             "template": {
                 "metadata": {
                     "labels": _merge(template.metadata.labels, {**labels, **start.labels}),

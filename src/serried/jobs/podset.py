@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from serried.api import names
 from serried.api.core import PodTemplateSpec, Toleration
-from serried.api.kueue import Admission, PodSetAssignment, PodSetTopologyRequest, ResourceFlavor, SliceConstraint
+from serried.api.kueue import (
+    Admission,
+    AdmissionCheckState,
+    PodSetAssignment,
+    PodSetTopologyRequest,
+    ResourceFlavor,
+    SliceConstraint,
+)
 
 _LABEL_LIMIT = 63  # characters of a label's value
 
@@ -105,6 +112,7 @@ def pod_set_start(
     assignment: PodSetAssignment,
     flavors: Mapping[str, ResourceFlavor],
     template: PodTemplateSpec,
+    checks: Sequence[AdmissionCheckState] = (),
 ) -> PodSetStart:
     """What the pods of an admitted pod set carry: whose they are, their flavor's nodes, and the topology gate.
 
@@ -128,6 +136,11 @@ def pod_set_start(
         if flavor is not None:
             start.node_selector.update(flavor.spec.node_labels)
             start.tolerations.extend(t for t in flavor.spec.tolerations if t not in start.tolerations)
+    for update in (u for check in checks for u in check.pod_set_updates if u.name == assignment.name):
+        start.labels |= {k: v for k, v in update.labels.items() if k not in start.labels}
+        start.annotations |= {k: v for k, v in update.annotations.items() if k not in start.annotations}
+        start.node_selector |= update.node_selector
+        start.tolerations.extend(t for t in update.tolerations if t not in start.tolerations)
     if assignment.topology_assignment is not None and not bound_by_us(template):
         start.scheduling_gates.append(names.TOPOLOGY_GATE)
     return start

@@ -12,7 +12,7 @@ from serried.api.assignment import encode
 from serried.api.batch import Job
 from serried.api.core import PriorityClass
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
-from serried.api.meta import Key
+from serried.api.meta import Condition, Key
 from serried.control.lifecycle import (
     CreatePodGroup,
     CreateWorkload,
@@ -224,17 +224,11 @@ def test_an_admission_whose_places_are_closed_is_taken_back_before_and_after_the
     assert step.event is not None
     assert step.event[0] == "EvictedDueToNodeFailures"
     assert "n1" in step.event[1]
-    assert step.patch["status"]["admission"] is None
     found = {c["type"]: (c["status"], c["reason"]) for c in step.patch["status"]["conditions"]}
-    assert found == {
-        "Evicted": ("True", "NodeFailures"),
-        "QuotaReserved": ("False", "Pending"),
-        "Admitted": ("False", "NoReservation"),
-    }
-    stop, evict = steps(job(suspend=False), admitted(job()), members(Stage.READY, Stage.WAITING), closed=("n1",))
-    assert isinstance(stop, PatchJob)
-    assert stop.patch["spec"] == {"suspend": True}
-    assert isinstance(evict, PatchWorkload)
+    assert found["Evicted"] == ("True", "NodeFailures")
+    assert "admission" not in step.patch["status"]
+    (step,) = steps(job(suspend=False), admitted(job()), members(Stage.READY, Stage.WAITING), closed=("n1",))
+    assert isinstance(step, PatchWorkload)
     (step,) = steps(job(), admitted(job()), overbooked=("n0",))
     assert isinstance(step, PatchWorkload)
     both = members(Stage.READY, Stage.READY)
@@ -244,11 +238,27 @@ def test_an_admission_whose_places_are_closed_is_taken_back_before_and_after_the
 def test_a_workload_that_is_deactivated_is_stopped_and_gives_everything_back() -> None:
     workload = admitted(job())
     workload.spec.active = False
-    stop, evict = steps(job(suspend=False), workload, members(Stage.READY, Stage.READY))
-    assert isinstance(stop, PatchJob)
+    (evict,) = steps(job(suspend=False), workload, members(Stage.READY, Stage.READY))
     assert isinstance(evict, PatchWorkload)
     assert evict.event is not None
     assert evict.event[0] == "EvictedDueToDeactivated"
+
+
+def test_what_is_evicted_is_stopped_and_gives_its_quota_back_with_its_last_pod() -> None:
+    workload = admitted(job())
+    workload.status.conditions.append(Condition(type="Evicted", status="True", reason="Preempted", message="for b"))
+    (stop,) = steps(job(suspend=False), workload, members(Stage.READY, Stage.READY))
+    assert isinstance(stop, PatchJob)
+    assert stop.patch["spec"] == {"suspend": True}
+    leaving = members(Stage.READY, Stage.SUCCEEDED)
+    assert steps(job(), workload, leaving) == []
+    leaving.set(Member("p0", "uid0", "main", 0, Stage.READY, "n0", (), deleting=True))
+    (release,) = steps(job(), workload, leaving)
+    assert isinstance(release, PatchWorkload)
+    assert release.patch["status"]["admission"] is None
+    found = {c["type"]: (c["status"], c["reason"]) for c in release.patch["status"]["conditions"]}
+    assert found["QuotaReserved"] == ("False", "Pending")
+    assert found["Admitted"] == ("False", "NoReservation")
 
 
 def test_a_template_changed_between_admission_and_start_is_queued_anew() -> None:

@@ -140,7 +140,7 @@ def test_a_start_adds_and_the_original_template_is_what_was_there_before() -> No
         tolerations=[Toleration(key="gpu", operator="Exists")],
         scheduling_gates=[names.TOPOLOGY_GATE],
     )
-    started = patched(job, jobs.start_patch(job, start))
+    started = patched(job, jobs.start_patch(job, start, 1))
     spec = started.spec.template.spec
     assert not started.spec.suspend
     assert started.spec.template.metadata.labels == {"app": "x", names.POD_SET: "main"}
@@ -154,11 +154,33 @@ def test_a_start_adds_and_the_original_template_is_what_was_there_before() -> No
     assert jobs.pod_sets(stopped) == jobs.pod_sets(job)
 
     elsewhere = PodSetStart(annotations={names.WORKLOAD: "job-train"}, node_selector={"zone": "other"})
-    again = patched(stopped, jobs.start_patch(stopped, elsewhere))
+    again = patched(stopped, jobs.start_patch(stopped, elsewhere, 1))
     assert again.spec.template.spec.node_selector == {"pool": "author", "zone": "other"}
     assert [t.key for t in again.spec.template.spec.tolerations] == ["own"]
     assert [g.name for g in again.spec.template.spec.scheduling_gates] == ["own"]
     assert names.POD_SET not in again.spec.template.metadata.labels
+
+
+def test_a_start_with_fewer_pods_is_undone_by_the_next_one() -> None:
+    job = make({"parallelism": 8, "completions": 16})
+    job.metadata.annotations[names.MIN_PARALLELISM] = "2"
+    (pod_set,), problems = jobs.pod_sets(job)
+    assert (pod_set.count, pod_set.min_count, problems) == (8, 2, [])
+    fewer = patched(job, jobs.start_patch(job, PodSetStart(), 3))
+    assert fewer.spec.parallelism == 3
+    assert [p.count for p in jobs.pod_sets(fewer)[0]] == [8]
+    stopped = patched(fewer, jobs.stop_patch(fewer))
+    assert patched(stopped, jobs.start_patch(stopped, PodSetStart(), 8)).spec.parallelism == 8
+    resized = patched(fewer, {"spec": {"parallelism": 5}})
+    assert [p.count for p in jobs.pod_sets(resized)[0]] == [5]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "9"])
+def test_a_least_parallelism_that_cannot_be_is_named(text: str) -> None:
+    job = make({"parallelism": 8, "completions": 8})
+    job.metadata.annotations[names.MIN_PARALLELISM] = text
+    _, (problem,) = jobs.pod_sets(job)
+    assert "from 1 to 8" in problem.allowed
 
 
 def test_a_job_that_ran_starts_again_only_when_it_has_come_to_rest() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serried.api.assignment import decode
-from serried.control.conditions import admitted
+from serried.control.conditions import reserved
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.schedule.cycle import Admit
 from serried.schedule.engine import Engine
@@ -62,4 +62,4 @@ def test_what_was_not_proven_is_told_with_the_admission() -> None:
     assert hosts(decision) == ["a0-0", "a0-1", "a1-0", "a1-1"]
     note = "The placement of pod set main may not be optimal: it was not found within 1 partial placements."
     assert decision.note == note
-    assert admitted("cq", 0, decision.note)[0].message == f"Quota reserved in ClusterQueue cq, wait time was 0s. {note}"
+    assert reserved("cq", 0, decision.note).message == f"Quota reserved in ClusterQueue cq, wait time was 0s. {note}"
