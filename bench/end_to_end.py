@@ -1,12 +1,12 @@
 """Gangs end to end on a real API server: runs a driver script against `serried run` and counts what each process used.
 
-    python bench/end_to_end.py DRIVER [--stack serried|floor] [--repeat N] -- ARG…
+    python bench/end_to_end.py [--driver FILE] [--stack serried|floor] [--repeat N] [-- NODES GANGS PODS RUN]
 
-DRIVER is a Python script called as `DRIVER STACK ARG…` with API_URL and API_TOKEN set; it submits Jobs, plays the
-kubelet and prints one JSON line. For the stack `floor` the driver binds the pods itself and `serried run` is not
-started: that is the least time this API server needs. Each run has a control plane of its own. Prints a JSON line a
-run: what the driver printed, with CPU seconds and peak memory of `serried run` and CPU seconds of the API server and
-the controller manager.
+The driver (by default `bench/gangs.py`) is a Python script called as `FILE STACK ARG…` with API_URL and API_TOKEN set;
+it submits Jobs, plays the kubelet and prints one JSON line. For the stack `floor` the driver binds the pods itself and
+`serried run` is not started: that is the least time this API server needs. Each run has a control plane of its own.
+Prints a JSON line a run: what the driver printed, with CPU seconds and peak memory of `serried run` and CPU seconds of
+the API server and the controller manager.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ def usage(pid: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("driver", type=Path)
+    parser.add_argument("--driver", type=Path, default=Path(__file__).with_name("gangs.py"))
     parser.add_argument("--stack", action="append", choices=["serried", "floor"])
     parser.add_argument("--repeat", type=int, default=1)
-    parser.add_argument("arguments", nargs="+")
+    parser.add_argument("arguments", nargs="*", default=["1024", "16", "64", "1"])
     options = parser.parse_args()
     for _ in range(options.repeat):
         for stack in options.stack or ["floor", "serried"]:

@@ -1,20 +1,27 @@
-"""How long one placement takes, and how long the model takes to follow the cluster.
+"""How long one placement takes, and how long and how much memory the model takes to follow the cluster.
 
-`python -m bench.place` prints one table: medians, by number of nodes. Blocks of 16 racks of 32 nodes of 8 GPUs; a
-third of the nodes is in use.
+`python -m bench.place [NODES ...]` prints the tables of docs/benchmarks.md. The cluster: racks of 32 nodes of 8 GPUs,
+16 racks to a block, all blocks in one zone; every third job-sized stretch of nodes is in use. Pods take a node each,
+which is the most work for what follows the search: as many domains as pods.
+
+A decision is `place` and the encoding of its assignment. Before each, some node's capacity changes, which is not part
+of the time. Times are CPU times of the process: what else runs on the machine does not count.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import gc
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from serried.api.core import Node, NodeCondition, NodeSpec, NodeStatus
+from serried.api.assignment import encode
+from serried.api.core import Node, NodeCondition, NodeSpec, NodeStatus, Quantity, Taint
 from serried.api.kueue import (
     PodSetTopologyRequest,
     ResourceFlavor,
@@ -29,135 +36,225 @@ from serried.model.journal import Journal
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
 from serried.model.world import World
+from serried.place.options import DEFAULT, PlaceOptions
 from serried.place.place import place
 from serried.place.result import NoPlacement
 
-BLOCK, RACK = "cloud.example.com/block", "cloud.example.com/rack"
+ZONE, BLOCK, RACK = "cloud.example.com/zone", "cloud.example.com/block", "cloud.example.com/rack"
 RACK_NODES, BLOCK_RACKS, GPUS = 32, 16, 8
 GPU = "example.com/gpu"
-REQUESTS = {"cpu": 8000, "memory": 64 << 30, GPU: GPUS}
+PODS = (8, 64, 1000, 10_000)
+KINDS = ("required", "preferred", "unconstrained", "slices", "group")
+#: nodes to go round when some node has to change
+_CHANGING = 64
 
 
-def node(i: int, *, cpu: str = "96", heartbeat: str = "") -> Node:
-    rack, block = i // RACK_NODES, i // (RACK_NODES * BLOCK_RACKS)
-    labels = {BLOCK: f"block-{block:04}", RACK: f"rack-{rack:05}", HOSTNAME: f"node-{i:06}"}
-    labels |= {"kubernetes.io/arch": "amd64", "node.kubernetes.io/instance-type": "gpu-8"}
-    return Node(
-        metadata=ObjectMeta(name=f"node-{i:06}", labels=labels, resource_version=heartbeat),
-        spec=NodeSpec(),
-        status=NodeStatus(
-            allocatable={"cpu": cpu, "memory": "1024Gi", "pods": "110", GPU: str(GPUS), "ephemeral-storage": "1Ti"},
-            conditions=[NodeCondition(type="Ready", status="True")],
-        ),
-    )
+class Cluster:
+    """`nodes` nodes, of which pods request `resources` resources, the pod itself among them."""
 
+    def __init__(self, nodes: int, resources: int) -> None:
+        self.size = nodes
+        more = {f"example.com/device-{i:02}": 2 for i in range(resources - 4)}
+        self.requests = {"cpu": 8000, "memory": 64 << 30, GPU: GPUS} | more
+        self.allocatable: dict[str, Quantity] = {
+            "cpu": "96",
+            "memory": "1024Gi",
+            "pods": "110",
+            GPU: str(GPUS),
+            "ephemeral-storage": "1Ti",
+        }
+        self.allocatable |= dict.fromkeys(more, "16")
+        self.world = World(Journal())
+        levels = [TopologyLevel(node_label=key) for key in (ZONE, BLOCK, RACK, HOSTNAME)]
+        self.world.set_topology(Topology(metadata=ObjectMeta(name="default"), spec=TopologySpec(levels=levels)))
+        spec = ResourceFlavorSpec(topology_name="default")
+        self.world.set_flavor(ResourceFlavor(metadata=ObjectMeta(name="gpu"), spec=spec))
+        before = resident()
+        objects = [self.node(i) for i in range(nodes)]
+        between = resident()
+        for item in objects:
+            self.world.set_node(item)
+        self.world.tree("gpu")
+        self.bytes_of_objects, self.bytes_of_model = between - before, resident() - between
+        for number, first in enumerate(range(0, nodes - 8, 24)):
+            domains = tuple(((f"node-{i:06}",), 1) for i in range(first, first + 8))
+            taken = [Placement("main", "gpu", (HOSTNAME,), domains)]
+            self.world.hold(("team", f"job-{number}"), taken, [PodSetRequest("main", 8, self.requests)])
+        self.world.journal.commit()
+        self.changes = self._changes()
+        # As `serried run` does once it has listed all there is.
+        gc.collect()
+        gc.freeze()
 
-def filled_world(nodes: int) -> World:
-    world = World(Journal())
-    levels = [TopologyLevel(node_label=key) for key in (BLOCK, RACK, HOSTNAME)]
-    world.set_topology(Topology(metadata=ObjectMeta(name="default"), spec=TopologySpec(levels=levels)))
-    world.set_flavor(ResourceFlavor(metadata=ObjectMeta(name="gpu"), spec=ResourceFlavorSpec(topology_name="default")))
-    for i in range(nodes):
-        world.set_node(node(i))
-    # Workloads of eight nodes; one in three places is taken.
-    for number, first in enumerate(range(0, nodes - 8, 24)):
-        domains = tuple(((f"node-{i:06}",), 1) for i in range(first, first + 8))
-        world.hold(
-            ("team", f"job-{number}"),
-            [Placement("main", "gpu", (HOSTNAME,), domains)],
-            [PodSetRequest("main", 8, REQUESTS)],
+    def node(self, i: int, *, version: str = "1", taints: list[Taint] | None = None, **allocatable: Quantity) -> Node:
+        rack, block = i // RACK_NODES, i // (RACK_NODES * BLOCK_RACKS)
+        labels = {ZONE: "zone-0", BLOCK: f"block-{block:04}", RACK: f"rack-{rack:05}", HOSTNAME: f"node-{i:06}"}
+        labels |= {"kubernetes.io/arch": "amd64", "node.kubernetes.io/instance-type": "gpu-8"}
+        return Node(
+            metadata=ObjectMeta(name=f"node-{i:06}", labels=labels, resource_version=version),
+            spec=NodeSpec(taints=taints or []),
+            status=NodeStatus(
+                allocatable=self.allocatable | allocatable,
+                conditions=[NodeCondition(type="Ready", status="True")],
+            ),
         )
-    world.journal.commit()
-    return world
+
+    def _changes(self) -> Iterator[Node]:
+        step = max(1, self.size // _CHANGING)
+        states = [self.node(i, cpu=cpu) for cpu in ("95", "96") for i in range(0, self.size, step)]
+        while True:
+            yield from states
+
+    def change(self) -> None:
+        """Some node has more or less cpu than before."""
+        self.world.set_node(next(self.changes))
+
+    def request(self, kind: str, count: int) -> list[PodSetRequest]:
+        """The level required is the lowest one that could hold so many pods, at a node each."""
+        level = RACK if count <= RACK_NODES // 2 else BLOCK if count <= RACK_NODES * BLOCK_RACKS // 2 else ZONE
+        wish = PodSetTopologyRequest()
+        leader: list[PodSetRequest] = []
+        if kind in ("required", "group"):
+            wish.required = level
+        elif kind == "preferred":
+            wish.preferred = RACK
+        elif kind == "unconstrained":
+            wish.unconstrained = True
+        else:
+            wish.preferred, wish.pod_set_slice_required_topology, wish.pod_set_slice_size = BLOCK, RACK, 8
+        if kind == "group":
+            wish.pod_set_group_name = "group"
+            request = PodSetTopologyRequest(required=level, pod_set_group_name="group")
+            leader = [PodSetRequest("leader", 1, {"cpu": 4000, "memory": 8 << 30}, topology=request)]
+        return [*leader, PodSetRequest("main", count, self.requests, topology=wish)]
 
 
-def pod_set(count: int, *, name: str = "main", **topology: object) -> PodSetRequest:
-    return PodSetRequest(name, count, REQUESTS, topology=PodSetTopologyRequest(**topology))  # type: ignore[arg-type]
+def resident() -> int:
+    """Memory of this process, in bytes."""
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def median_us(call: Callable[[], object], *, budget: float = 0.5) -> float:
-    """Median of a call in microseconds, after one call to warm up, over about `budget` seconds."""
+def microseconds(call: Callable[[], object], *, before: Callable[[], object] | None, budget: float) -> list[float]:
+    """CPU times of a call, sorted: as many as fit into `budget` seconds of them, at least 100 if that is not long."""
     call()
     times: list[float] = []
-    end = time.perf_counter() + budget
-    while (start := time.perf_counter()) < end or len(times) < 3:
+    spent = 0.0
+    while spent < budget or (len(times) < 100 and spent < 4 * budget):
+        if before is not None:
+            before()
+        start = time.process_time_ns()
         call()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e6
+        times.append((time.process_time_ns() - start) / 1000)
+        spent += times[-1] / 1e6
+    return sorted(times)
 
 
-def cases(world: World, nodes: int) -> dict[str, Callable[[], object]]:
-    leader = PodSetRequest(
-        "leader", 1, {"cpu": 4000}, topology=PodSetTopologyRequest(required=BLOCK, pod_set_group_name="group")
-    )
-    requests = {
-        "required rack, 16 pods": [pod_set(16, required=RACK)],
-        "required block, 64 pods": [pod_set(64, required=BLOCK)],
-        "preferred rack, 64 pods": [pod_set(64, preferred=RACK)],
-        "unconstrained, 64 pods": [pod_set(64, unconstrained=True)],
-        "slices of 16 in racks, 64 pods": [
-            pod_set(64, preferred=BLOCK, pod_set_slice_required_topology=RACK, pod_set_slice_size=16)
-        ],
-        "leader and 64 workers": [leader, pod_set(64, required=BLOCK, pod_set_group_name="group")],
-    }
-    found: dict[str, Callable[[], object]] = {}
-    for name, pod_sets in requests.items():
-        result = place(world, "gpu", pod_sets)
-        assert not isinstance(result, NoPlacement), f"{name}: {result.message}"
-        found[name] = lambda pod_sets=pod_sets: place(world, "gpu", pod_sets)  # type: ignore[misc]
-    too_many = [pod_set(2 * RACK_NODES, required=RACK)]
-    assert isinstance(place(world, "gpu", too_many), NoPlacement)
-    found["does not fit, with reasons"] = lambda: place(world, "gpu", too_many)
+def shown(times: list[float], unit: float) -> str:
+    """Median and 99th percentile."""
+    median, high = times[len(times) // 2], times[min(len(times) - 1, int(len(times) * 0.99))]
+    return f"{median / unit:.2f} / {high / unit:.2f}"
 
-    states = [node(nodes // 2), node(nodes // 2, cpu="95")]
-    beats = [node(0, heartbeat="1"), node(0, heartbeat="2")]
 
-    def change() -> None:
-        states.reverse()
-        assert world.set_node(states[0])
+def decisions(cluster: Cluster, kind: str, count: int, options: PlaceOptions, budget: float) -> str:
+    """Milliseconds; in brackets, where there is no room for so many pods: until that is said, with reasons."""
+    pod_sets = cluster.request(kind, count)
+    found: list[list[Placement] | NoPlacement] = []
 
-    def beat() -> None:
-        beats.reverse()
-        assert not world.set_node(beats[0])
+    def decide() -> None:
+        result = place(cluster.world, "gpu", pod_sets, options=options)
+        if not isinstance(result, NoPlacement):
+            for placement in result:
+                encode(placement.levels, placement.domains)
+        found[:] = [result]
 
-    placed = place(world, "gpu", requests["required block, 64 pods"])
+    text = shown(microseconds(decide, before=cluster.change, budget=budget), 1000)
+    if isinstance(found[0], NoPlacement):
+        return f"({text})"
+    return text + (" *" if any(p.fallback for p in found[0]) else "")
+
+
+def following(cluster: Cluster) -> dict[str, tuple[Callable[[], object], Callable[[], object] | None]]:
+    """What happens to the model all the time: (what is measured, what is done before)."""
+    world = cluster.world
+    beats = [cluster.node(1, version="1"), cluster.node(1, version="2")]
+    taints = [cluster.node(2), cluster.node(2, taints=[Taint(key="maintenance", effect="NoSchedule")])]
+    newcomer = cluster.node(cluster.size)
+    pod_sets = cluster.request("required", 64)
+    placed = place(world, "gpu", pod_sets)
     assert not isinstance(placed, NoPlacement)
 
+    def turn(states: list[Node]) -> None:
+        states.reverse()
+        world.set_node(states[0])
+
     def hold() -> None:
-        world.hold(("team", "new"), placed, requests["required block, 64 pods"])
+        world.hold(("team", "new"), placed, pod_sets)
         world.release(("team", "new"))
         world.journal.commit()
 
-    newcomer = node(nodes)
+    def decide_anew(states: list[Node]) -> Callable[[], object]:
+        def call() -> None:
+            turn(states)
+            place(world, "gpu", pod_sets)
+
+        return call
 
     def come_and_go() -> None:
         world.set_node(newcomer)
         world.tree("gpu")
         world.delete_node(newcomer.metadata.name)
 
-    found["hold and release, 64 pods"] = hold
-    found["node changed"] = change
-    found["node heartbeat"] = beat
-    found["node added, tree sorted anew"] = come_and_go
-    return found
+    return {
+        "a node's capacity changed": (cluster.change, None),
+        "a node's heartbeat": (lambda: turn(beats), None),
+        "a node's taints changed": (lambda: turn(taints), None),
+        "the same, and a decision for 64 pods": (decide_anew(taints), None),
+        "64 pods held and released": (hold, None),
+        "a node added, its tree sorted anew, and deleted": (come_and_go, None),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("sizes", nargs="*", type=int, default=[1000, 5000, 20_000, 100_000])
-    sizes = parser.parse_args().sizes
-    rows: dict[str, list[str]] = {}
-    for size in sizes:
-        world = filled_world(size)
-        for name, call in cases(world, size).items():
-            rows.setdefault(name, []).append(f"{median_us(call):,.0f}")
-    table = Table(title="microseconds, median", title_justify="left")
-    table.add_column("")
-    for size in sizes:
-        table.add_column(f"{size:,} nodes", justify="right")
-    for name, times in rows.items():
-        table.add_row(name, *times)
-    Console(width=120).print(table)
+    parser.add_argument("nodes", nargs="*", type=int, default=[1000, 5000, 20_000, 100_000])
+    parser.add_argument("--resources", nargs="*", type=int, default=[4, 30])
+    parser.add_argument("--budget", type=float, default=0.5, help="seconds for each number")
+    parser.add_argument("--optimal", action="store_true", help="with `placement: optimal`")
+    options = parser.parse_args()
+    chosen = PlaceOptions(optimal=True) if options.optimal else DEFAULT
+    kinds = [k for k in KINDS if k != "group"] if options.optimal else KINDS
+    console = Console(width=140)
+    for resources in options.resources:
+        rows = {(kind, count): [kind, f"{count:,}"] for kind in kinds for count in PODS}
+        costs: dict[str, list[str]] = {}
+        for nodes in options.nodes:
+            cluster = Cluster(nodes, resources)
+            for (kind, count), row in rows.items():
+                row.append(decisions(cluster, kind, count, chosen, options.budget))
+            for name, (call, before) in following(cluster).items():
+                times = microseconds(call, before=before, budget=options.budget / 5)
+                costs.setdefault(name, []).append(shown(times, 1))
+            megabytes = f"{cluster.bytes_of_objects >> 20} + {cluster.bytes_of_model >> 20} MiB"
+            costs.setdefault("memory: nodes as decoded + the model", []).append(megabytes)
+            del cluster
+            gc.unfreeze()
+        titles = [f"{nodes:,} nodes" for nodes in options.nodes]
+        how = ", optimal (*: not proven within its limit)" if options.optimal else ""
+        table = Table(
+            title=f"{resources} resources: milliseconds for a decision, median / p99{how}", title_justify="left"
+        )
+        for title in ("", "pods", *titles):
+            table.add_column(title, justify="left" if not title else "right")
+        for (_, count), row in rows.items():
+            table.add_row(*row, end_section=count == PODS[-1])
+        console.print(table)
+        table = Table(title=f"{resources} resources: microseconds, median / p99", title_justify="left")
+        for title in ("", *titles):
+            table.add_column(title, justify="left" if not title else "right")
+        for name, cells in costs.items():
+            table.add_row(name, *cells)
+        console.print(table)
 
 
 if __name__ == "__main__":

@@ -220,7 +220,7 @@ def _engine(case: Case) -> Engine:
     gates = case.get("featureGates", {})
     usage = case.get("admissionFairSharing")
     engine = Engine(
-        Options(
+        options=Options(
             fair_sharing=FairSharing() if case.get("fairSharing") else None,
             admission_fair_sharing=None
             if usage is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,9 +21,11 @@ from serried.api.meta import ObjectMeta
 from serried.model.journal import Journal
 from serried.model.requests import PodSetRequest
 from serried.model.world import World
+from serried.place.measures import Measures
 from serried.place.options import PlaceOptions
 from serried.place.place import Replacement, place
 from serried.place.result import NoPlacement, Placement
+from tests.conformance.quality import Domains, Invalid, Judge, Placed
 
 FLAVOR = "flavor"
 
@@ -30,10 +33,10 @@ FLAVOR = "flavor"
 Answer = tuple[tuple[str, ...], tuple[tuple[tuple[str, ...], int], ...]] | str
 
 
-def difference(record: Mapping[str, Any]) -> str:
-    """What Serried answers differently from the record; "" when nothing."""
+def difference(record: Mapping[str, Any], *, optimal: bool = False) -> str:
+    """What Serried answers differently from the record; "" when nothing. `optimal`: as with `placement: optimal`."""
     pod_sets = [_pod_set(p) for p in record["podSets"]]
-    found = _answers(record, pod_sets)
+    found = _answers(record, pod_sets, optimal=optimal)
     expected = [_expected(e) for e in record["expected"]]
     lines = [
         f'pod set "{p.name}": expected {_shown(e)}, found {_shown(f)}'
@@ -43,10 +46,73 @@ def difference(record: Mapping[str, Any]) -> str:
     return "; ".join(lines)
 
 
-def _answers(record: Mapping[str, Any], pod_sets: Sequence[PodSetRequest]) -> list[Answer]:
+def shortfall(record: Mapping[str, Any], *, optimal: bool = False) -> str:
+    """What of Serried's answers is neither as expected nor valid and as good; "" when nothing."""
+    pod_sets = [_pod_set(p) for p in record["podSets"]]
+    answers = _answers(record, pod_sets, optimal=optimal)
+    expected = [_expected(e) for e in record["expected"]]
+    if [isinstance(a, str) and a for a in answers] != [isinstance(e, str) and e for e in expected]:
+        return difference(record, optimal=optimal)
+    problems = []
+    for (name, should), (_, does) in zip(
+        _measured(record, pod_sets, expected), _measured(record, pod_sets, answers), strict=True
+    ):
+        if isinstance(does, str):
+            problems.append(f'pod set "{name}": not valid: {does}')
+        elif isinstance(should, str):
+            problems.append(f'pod set "{name}": the expected assignment is not valid: {should}')
+        elif does > should:
+            problems.append(f'pod set "{name}": worse than expected: {does} instead of {should}')
+    return "; ".join(problems)
+
+
+def _measured(
+    record: Mapping[str, Any], pod_sets: Sequence[PodSetRequest], answers: Sequence[Answer]
+) -> list[tuple[str, Measures | str]]:
+    """Per pod set (with its leader) that has a place: its measures, or what is wrong with it."""
+    judge = Judge(_world(record), FLAVOR)
+    found: list[tuple[str, Measures | str]] = []
+    groups: dict[Any, list[int]] = {}
+    for i, body in enumerate(record["podSets"]):
+        groups.setdefault(i if body["podSetGroupName"] is None else body["podSetGroupName"], []).append(i)
+    for members in groups.values():
+        placed = []
+        for i in members:
+            answer = answers[i]
+            if isinstance(answer, str):
+                return found
+            placed.append(Placed(pod_sets[i], *answer, *_kept(record, i)))
+        workers = max(placed, key=lambda p: p.pod_set.count)
+        leader = next((p for p in placed if p is not workers), None)
+        try:
+            found.append((workers.pod_set.name, judge.group(workers, leader)))
+        except Invalid as error:
+            found.append((workers.pod_set.name, str(error)))
+            return found
+    return found
+
+
+def _kept(record: Mapping[str, Any], index: int) -> tuple[Domains | None, bool]:
+    """The places that a pod set keeps, and whether they are charged already."""
+    body, workload = record["podSets"][index], record["workload"]
+    if workload is not None and workload["unhealthyNodes"]:
+        for current in workload["podSetAssignments"]:
+            if current["name"] == body["name"]:
+                _, domains = _assignment(current["topologyAssignment"])
+                return [d for d in domains if d[0][-1] != workload["unhealthyNodes"][0]], True
+    if body["previousAssignment"] is not None and record["featureGates"].get("ElasticJobsViaWorkloadSlicesWithTAS"):
+        kept, left = [], body["count"]
+        for values, count in _assignment(body["previousAssignment"])[1]:
+            kept.append((values, min(count, left)))
+            left -= min(count, left)
+        return [(values, count) for values, count in kept if count], False
+    return None, False
+
+
+def _answers(record: Mapping[str, Any], pod_sets: Sequence[PodSetRequest], *, optimal: bool) -> list[Answer]:
     """The answers per pod set: pod sets before the one that fails have their place, those after it nothing."""
     world = _world(record)
-    options = PlaceOptions.from_gates(record["featureGates"])
+    options = replace(PlaceOptions.from_gates(record["featureGates"]), optimal=optimal)
     workload = record["workload"]
     replacement = None
     if workload is not None and workload["unhealthyNodes"]:

@@ -39,5 +39,5 @@ def told(events: list[WatchEvent[T]]) -> list[tuple[str, str]]:
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Waits until the condition holds."""
     async with asyncio.timeout(PATIENCE):
-        while not await condition():  # noqa: ASYNC110 - there is nothing to be told by
+        while not await condition():
             await asyncio.sleep(0.05)

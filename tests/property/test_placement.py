@@ -87,6 +87,8 @@ options = st.builds(
     balanced=st.booleans(),
     least_free_when_unconstrained=st.booleans(),
     preferred_affinity=st.booleans(),
+    optimal=st.booleans(),
+    optimal_limit=st.sampled_from([0, 20_000, 10**7]),
 )
 
 

@@ -33,6 +33,7 @@ from serried.api.resources import (
 from serried.cluster.protocol import Cluster, NotFound
 from serried.control.config import Configuration
 from serried.control.controller import Controller
+from serried.embedded.hollow import HollowNodes
 
 BLOCK, RACK, HOST = "topo.example/block", "topo.example/rack", names.HOSTNAME
 GPU = "example.com/gpu"
@@ -106,6 +107,7 @@ class Arena:
     namespace: str
     queue: str
     real: bool
+    nodes: HollowNodes
     controller: Controller | None = None
     _running: asyncio.Task[None] | None = None
     made: list[tuple[Any, str]] = field(default_factory=list)
@@ -286,8 +288,8 @@ class Arena:
 
         return await self.until(running, within=within, hint=f"{pods} running pods of {name}")
 
-    async def until_free(self, *, within: float = 60.0) -> None:
-        """Waits until the ClusterQueue's status says that nothing is used and nobody waits."""
+    async def until_free(self, *, within: float = 60.0, pending: int = 0) -> None:
+        """Waits until the ClusterQueue's status says that nothing is used and so many wait."""
 
         async def free() -> bool:
             queue = await self.cluster.get(CLUSTER_QUEUES, self.queue)
@@ -296,7 +298,8 @@ class Arena:
             return (
                 bool(cells)
                 and all(str(r.total) == "0" for r in cells)
-                and not (status.pending_workloads or status.reserving_workloads or status.admitted_workloads)
+                and status.pending_workloads == pending
+                and not (status.reserving_workloads or status.admitted_workloads)
             )
 
         await self.until(free, within=within, hint="quota usage back to zero")

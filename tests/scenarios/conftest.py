@@ -75,8 +75,8 @@ async def _embedded(number: int) -> AsyncIterator[Arena]:
     await cluster.create(NAMESPACES, {"metadata": {"name": f"scenario-{number}"}})
     nodes = HollowNodes(cluster)
     await nodes.add(NODES)
-    async with _started(JobController(cluster), StandInScheduler(cluster), nodes):
-        arena = Arena(cluster, cluster, f"scenario-{number}", f"q{number}", real=False)
+    async with _started(JobController(cluster, speed=10), StandInScheduler(cluster), nodes):
+        arena = Arena(cluster, cluster, f"scenario-{number}", f"q{number}", False, nodes)
         try:
             yield arena
             await arena.clean_up()
@@ -94,7 +94,7 @@ async def _real(number: int, plane: ControlPlane) -> AsyncIterator[Arena]:
         nodes = HollowNodes(admin)
         await nodes.add(NODES)
         async with _started(nodes):
-            arena = Arena(admin, serried, f"scenario-{number}", f"q{number}", real=True)
+            arena = Arena(admin, serried, f"scenario-{number}", f"q{number}", True, nodes)
             try:
                 yield arena
                 await arena.clean_up()

@@ -9,7 +9,8 @@ assignment of tens of thousands of nodes fit into one object.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import compress, islice
+from operator import methodcaller, ne
 from os.path import commonprefix
 from typing import Final
 
@@ -59,21 +60,18 @@ def encode(levels: Sequence[str], domains: Sequence[Domain]) -> TopologyAssignme
             a label value can be; or there are more domains than an assignment can hold.
     """
     _check_levels(levels)
-    for index, (values, count) in enumerate(domains):
-        if len(values) != len(levels):
-            raise AssignmentError(f"domains[{index}]", f"{len(values)} values for {len(levels)} levels")
-        if count < 1:
-            raise AssignmentError(f"domains[{index}]", f"{count} pods; at least 1 is required")
-    _check_distinct("domains", [values for values, _ in domains])
     if not domains:
         return TopologyAssignment(levels=list(levels), slices=[])
-
-    columns = list(zip(*(values for values, _ in domains), strict=True))
+    paths, counts = zip(*domains, strict=True)
+    if set(map(len, paths)) != {len(levels)} or min(counts) < 1:
+        raise _malformed(len(levels), domains)
+    columns = list(zip(*paths, strict=True))
+    if len(set(columns[-1])) < len(domains):  # different paths may end in the same value
+        _check_distinct("domains", paths)
     for level, column in zip(levels, columns, strict=True):
-        longest = max(column, key=len)
-        if len(longest) > MAX_VALUE_LENGTH:
+        if max(map(len, column)) > MAX_VALUE_LENGTH:
+            longest = max(column, key=len)
             raise AssignmentError(f"level {level}", f"{longest!r} has more than {MAX_VALUE_LENGTH} characters")
-    counts = [count for _, count in domains]
 
     cuts = set(range(0, len(domains), MAX_DOMAINS_PER_SLICE))
     if len(cuts) > MAX_SLICES:
@@ -127,6 +125,15 @@ def decode(assignment: TopologyAssignment) -> list[Domain]:
     return domains
 
 
+def _malformed(levels: int, domains: Sequence[Domain]) -> AssignmentError:
+    """What is wrong with the first domain that has not one value per level and at least one pod."""
+    index = next(i for i, (values, count) in enumerate(domains) if len(values) != levels or count < 1)
+    values, count = domains[index]
+    if len(values) != levels:
+        return AssignmentError(f"domains[{index}]", f"{len(values)} values for {levels} levels")
+    return AssignmentError(f"domains[{index}]", f"{count} pods; at least 1 is required")
+
+
 def _slices(columns: Sequence[Sequence[str]], counts: Sequence[int], cuts: set[int]) -> list[TopologyAssignmentSlice]:
     """One slice from each cut (an index into the domains) to the next."""
     starts = sorted(cuts)
@@ -150,7 +157,7 @@ def _natural_cuts(columns: Sequence[Sequence[str]], counts: Sequence[int]) -> It
 
 
 def _changes(column: Sequence[object]) -> set[int]:
-    return {index for index, (before, here) in enumerate(pairwise(column), start=1) if before != here}
+    return set(compress(range(1, len(column)), map(ne, column, islice(column, 1, None))))
 
 
 def _write_values(column: Sequence[str]) -> TopologyAssignmentSliceLevelValues:
@@ -161,8 +168,9 @@ def _write_values(column: Sequence[str]) -> TopologyAssignmentSliceLevelValues:
     prefix = _common_start(low, high)
     rests = [value[len(prefix) :] for value in column]
     # The suffix is taken from what the prefix leaves, so that the two never overlap ("aa", "aaa").
-    backwards = [rest[::-1] for rest in rests]
-    suffix = _common_start(min(backwards), max(backwards))[::-1]
+    suffix = _common_start(rests[0][::-1], rests[-1][::-1])[::-1]
+    while suffix and not all(map(methodcaller("endswith", suffix), rests)):
+        suffix = suffix[1:]
     roots = [rest[: len(rest) - len(suffix)] for rest in rests] if suffix else rests
     return TopologyAssignmentSliceLevelValues(
         individual=TopologyAssignmentSliceLevelIndividualValues(roots=roots, prefix=prefix, suffix=suffix)
@@ -214,7 +222,7 @@ def _check_levels(levels: Sequence[str]) -> None:
         raise AssignmentError("levels", f"{len(levels)} levels; there must be between 1 and {MAX_LEVELS}")
 
 
-def _check_distinct(field: str, domains: list[tuple[str, ...]]) -> None:
+def _check_distinct(field: str, domains: Sequence[tuple[str, ...]]) -> None:
     if len(set(domains)) == len(domains):
         return
     seen: set[tuple[str, ...]] = set()

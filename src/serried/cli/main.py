@@ -41,6 +41,20 @@ def run(
 
 
 @app.command()
+def demo(
+    headless: Annotated[bool, typer.Option("--headless", help="No live view: only the summary at the end.")] = False,
+    speed: Annotated[float, typer.Option("--speed", min=0.1, max=50, help="So many times faster.")] = 1.0,
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="Only the first so many jobs of the day.")] = None,
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0.1, help="Stop after so many seconds.")] = None,
+    output: OutputOption = Output.text,
+) -> None:
+    """Watch a day of training jobs on a cluster of 64 nodes in memory; no Kubernetes needed."""
+    from serried.cli.demo import run_demo
+
+    run_demo(speed, jobs, seconds, output, headless=headless)
+
+
+@app.command()
 def queue(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,

@@ -33,10 +33,10 @@ def run_controller(kubeconfig: Path | None, context: str | None, config: Path | 
         async with connect(kubeconfig, context, concurrency=settings.client.concurrency) as cluster:
             logging.getLogger(__name__).info("Kubernetes %s", await cluster.version())
             await cluster.warm(settings.client.concurrency)
-            gc.freeze()  # what is loaded now stays; the collector need not look at it again
-            await run(cluster, settings, stop)
+            # What is listed then stays: of a hundred thousand nodes, each full collection would take 0.3 s.
+            await run(cluster, settings, stop, when_listed=gc.freeze)
 
     try:
         complete(main)
-    except (NotServed, LeadershipLost) as error:
+    except (NotServed, LeadershipLost, ConfigurationError) as error:
         raise Failure(str(error)) from error

@@ -15,7 +15,7 @@ from serried.api.meta import Key, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroupStatus
 from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES, POD_GROUPS, WORKLOADS, Resource
-from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
+from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound, Unavailable
 from serried.control import conditions
 from serried.control.config import Configuration
 from serried.control.events import Recorder
@@ -84,18 +84,23 @@ class StatusWriter:
             queues, self._queues = self._queues, set()
             gangs, self._state.changed_gangs = self._state.changed_gangs, set()
             await asyncio.gather(
-                *(self._bounded(self._write_wait(k, r)) for k, r in waits.items()),
-                *(self._bounded(self._write_queue(k)) for k in sorted(queues)),
-                *(self._bounded(self._write_pod_group(k)) for k in sorted(gangs)),
+                *(self._bounded(self._write_wait(k, r), self._waits.setdefault, k, r) for k, r in waits.items()),
+                *(self._bounded(self._write_queue(k), self._queues.add, k) for k in sorted(queues)),
+                *(self._bounded(self._write_pod_group(k), self._state.changed_gangs.add, k) for k in sorted(gangs)),
             )
             await asyncio.sleep(self._interval)
 
-    async def _bounded(self, write: Coroutine[Any, Any, None]) -> None:
+    async def _bounded(self, write: Coroutine[Any, Any, None], again: Callable[..., object], *what: object) -> None:
+        """One write. Whether it was overtaken or not answered: it is due `again`, at the next interval."""
         async with self._slots:
             try:
                 await write
-            except (NotFound, Conflict) as error:
+            except NotFound as error:
                 log.debug("status write overtaken: %s", error)
+            except (Conflict, Unavailable) as error:
+                log.debug("status write has to wait: %s", error)
+                again(*what)
+                self.wake()
             except ApiError as error:
                 log.warning("status write failed: %s", error)
 
@@ -108,12 +113,7 @@ class StatusWriter:
             return
         old = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED)
         patch = conditions.status_patch(workload, [change], self._clock())
-        try:
-            written = await self._cluster.patch(WORKLOADS, key[1], key[0], patch=patch, subresource="status")
-        except Conflict:
-            self._waits.setdefault(key, reason)
-            self.wake()
-            raise
+        written = await self._cluster.patch(WORKLOADS, key[1], key[0], patch=patch, subresource="status")
         self._observe(WORKLOADS, written)
         if old is None or old.reason != change.reason:
             self._recorder.event(WORKLOADS, written, "Pending", change.message, warning=reason.layer == "input")

@@ -55,9 +55,11 @@ def status_patch(
     return {"metadata": {"resourceVersion": workload.metadata.resource_version}, "status": msgspec.to_builtins(status)}
 
 
-def admitted(cluster_queue: str, waited: float) -> list[Condition]:
+def admitted(cluster_queue: str, waited: float, note: str = "") -> list[Condition]:
     """Quota and a place are reserved; there are no further checks, so it is admitted at once."""
     text = f"Quota reserved in ClusterQueue {cluster_queue}, wait time was {waited:.0f}s"
+    if note:
+        text += f". {note}"
     return [
         Condition(type=WorkloadCondition.QUOTA_RESERVED, status="True", reason="QuotaReserved", message=text),
         Condition(
@@ -67,6 +69,15 @@ def admitted(cluster_queue: str, waited: float) -> list[Condition]:
             message=f"Admitted by ClusterQueue {cluster_queue}",
         ),
     ]
+
+
+def requeued(workload: Workload) -> list[Condition]:
+    """What an admission says of an eviction before it: that it is over. As in Kueue, the old message is kept."""
+    old = find_condition(workload.status.conditions, WorkloadCondition.EVICTED)
+    if old is None or old.status != "True":
+        return []
+    message = f"Previously: {old.message}"
+    return [Condition(type=WorkloadCondition.EVICTED, status="False", reason="QuotaReserved", message=message)]
 
 
 def pending(reason: str, message: str) -> Condition:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from serried.place.options import DEFAULT, PlaceOptions
+
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+#: Those of Kueue's feature gates that choose between ways to place pods; the others choose nothing here.
+GATES: Final = ("TASBalancedPlacement", "TASProfileMixed", "TASRespectNodeAffinityPreferred")
 
 
 class _Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -62,6 +67,16 @@ class Configuration(_Section):
     webhook: Webhook = msgspec.field(default_factory=Webhook)
     leader_election: LeaderElection = msgspec.field(default_factory=LeaderElection)
     client: Client = msgspec.field(default_factory=Client)
+    #: how pods are placed: as Kueue does, by the gates below; or `optimal`, the best placement that there is
+    placement: Literal["default", "optimal"] = "default"
+    #: partial placements that the search for the best one may look at, per pod set; ten million take about 0.1 s
+    placement_limit: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = DEFAULT.optimal_limit
+    #: some of Kueue's feature gates, see `GATES`; those that are not named have Kueue's default
+    feature_gates: dict[str, bool] = {}
+
+    def place_options(self) -> PlaceOptions:
+        options = PlaceOptions.from_gates(self.feature_gates)
+        return replace(options, optimal=self.placement == "optimal", optimal_limit=self.placement_limit)
 
 
 class ConfigurationError(Exception):
@@ -82,4 +97,7 @@ def load(path: str | os.PathLike[str]) -> Configuration:
         raise ConfigurationError(
             f"{path}: apiVersion is {config.api_version!r}, this version reads config.serried.io/v1alpha1"
         )
+    unknown = [gate for gate in config.feature_gates if gate not in GATES]
+    if unknown:
+        raise ConfigurationError(f"{path}: featureGates has {', '.join(unknown)}; allowed are {', '.join(GATES)}")
     return config

@@ -17,7 +17,7 @@ from serried.api.kueue import Workload
 from serried.api.meta import Key
 from serried.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
 from serried.cluster.informer import Informer
-from serried.cluster.protocol import ApiError, Cluster, Invalid, Malformed
+from serried.cluster.protocol import ApiError, Cluster, Forbidden, Invalid, Malformed, NotFound
 from serried.control import conditions, lifecycle
 from serried.control.background import StatusWriter
 from serried.control.config import Configuration
@@ -29,7 +29,7 @@ from serried.schedule.engine import Engine
 
 log = logging.getLogger(__name__)
 
-_RETRY_FIRST, _RETRY_MOST = 0.2, 30.0  # seconds between tries of a Job whose write failed
+_RETRY_FIRST, _RETRY_MOST = 0.2, 5.0  # seconds between tries of a Job whose write failed
 
 
 def utc_now() -> datetime:
@@ -43,7 +43,7 @@ class Controller:
         self, cluster: Cluster, config: Configuration | None = None, *, clock: Callable[[], datetime] = utc_now
     ) -> None:
         self.config = config or Configuration()
-        self.engine = Engine()
+        self.engine = Engine(self.config.place_options())
         self.state = State(self.engine, self._mark)
         self.ready = asyncio.Event()
         self._cluster = cluster
@@ -143,8 +143,9 @@ class Controller:
         if workload is None or workload.metadata.uid != admit.uid:
             return  # deleted meanwhile: the engine has let go of it
         queue = admit.admission.cluster_queue
-        changes = conditions.admitted(queue, admit.waited)
-        patch = conditions.status_patch(workload, changes, self._clock(), admission=admit.admission)
+        changes = conditions.admitted(queue, admit.waited, admit.note)
+        over = conditions.requeued(workload)
+        patch = conditions.status_patch(workload, [*changes, *over], self._clock(), admission=admit.admission)
         try:
             written: Workload = await self._cluster.patch(
                 WORKLOADS, admit.key[1], admit.key[0], patch=patch, subresource="status"
@@ -154,15 +155,35 @@ class Controller:
             if isinstance(error, Invalid):
                 message = f"the API server refuses the admission: {error.message}"
                 self._recorder.event(WORKLOADS, workload, "Pending", message, warning=True)
-            times = self._refusals[admit.key] = self._refusals.get(admit.key, 0) + 1
-            await asyncio.sleep(min(_RETRY_MOST, _RETRY_FIRST * 2.0 ** (times - 2)))
-            self.engine.withdraw(admit.key, self._clock())
-            self._wake.set()
+            await self._withdraw(admit)
             return
         self._refusals.pop(admit.key, None)
         self._observe(WORKLOADS, written)
         for change in changes:
             self._recorder.event(WORKLOADS, written, change.reason, change.message)
+
+    async def _withdraw(self, admit: Admit) -> None:
+        """Takes a refused admission back in the engine, after a pause that doubles each time, unless it went through.
+
+        A write without an answer may have been carried out; what it takes is nobody else's until that is known.
+        """
+        times = self._refusals[admit.key] = self._refusals.get(admit.key, 0) + 1
+        pause = min(_RETRY_MOST, _RETRY_FIRST * 2.0 ** (times - 2))
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                self._observe(WORKLOADS, await self._cluster.get(WORKLOADS, admit.key[1], admit.key[0]))
+                break
+            except NotFound:
+                self._refusals.pop(admit.key, None)
+                break
+            except ApiError as error:
+                log.info("whether %s/%s is admitted is not known yet: %s", *admit.key, error)
+                pause = min(_RETRY_MOST, 2 * pause)
+        workload = self.state.workloads.get(admit.key)
+        if workload is not None and workload.metadata.uid == admit.uid:
+            self.engine.withdraw(admit.key, self._clock())
+            self._wake.set()
 
     # --- Jobs
 
@@ -182,15 +203,16 @@ class Controller:
             while True:
                 self._again.discard(key)
                 try:
+                    if key in self.state.bereft and not await self._is_there(key):
+                        return  # the watch will bring its end
                     steps: Sequence[lifecycle.Step] = lifecycle.next_steps(self.state.view(key), self._clock())
                     for step in steps:
-                        await self._executor.do(step)
+                        await self._do(key, step)
                     delay = _RETRY_FIRST
-                except Invalid as error:
-                    # It can never succeed as it stands; the next change of the Job brings another look.
-                    self._refused(key, error)
                 except ApiError as error:
                     log.info("Job %s/%s: %s", *key, error)
+                    if isinstance(error, Forbidden):
+                        self._refused(key, error)
                     await asyncio.sleep(delay)
                     delay = min(2 * delay, _RETRY_MOST)
                     continue
@@ -200,11 +222,30 @@ class Controller:
             self._running.discard(key)
             self._again.discard(key)
 
+    async def _is_there(self, key: Key) -> bool:
+        """Asks for a Job of which it is not certain: a Workload made for one that is gone would be deleted again."""
+        try:
+            self._observe(JOBS, await self._cluster.get(JOBS, key[1], key[0]))
+        except NotFound:
+            return False
+        self.state.bereft.discard(key)
+        return True
+
+    async def _do(self, key: Key, step: lifecycle.Step) -> None:
+        try:
+            await self._executor.do(step)
+        except Invalid as error:
+            # It can never succeed as it stands; the next change of the Job brings another look.
+            self._refused(key, error)
+            if isinstance(step, lifecycle.PatchJob) and step.starts is not None:
+                await self._executor.do(lifecycle.failed_to_start(step.starts, error.message, self._clock()))
+
     def _refused(self, key: Key, error: ApiError) -> None:
         log.warning("Job %s/%s: the API server refuses a write: %s", *key, error)
         job = self.state.jobs.get(key)
         if job is not None:
-            self._recorder.event(JOBS, job, "Misconfigured", error.message, warning=True)
+            reason = "Forbidden" if isinstance(error, Forbidden) else "Misconfigured"
+            self._recorder.event(JOBS, job, reason, error.message, warning=True)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

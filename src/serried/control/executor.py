@@ -48,6 +48,8 @@ class Executor:
         try:
             await self._do(step)
         except NotFound as error:
+            if isinstance(step, CreateWorkload | CreatePodGroup):
+                raise  # its namespace is about to go, or its kind is not served for a moment
             log.debug("%s: gone meanwhile (%s)", type(step).__name__, error)
 
     async def _do(self, step: Step) -> None:

@@ -7,7 +7,7 @@ one stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,16 +16,26 @@ import msgspec
 
 from serried.api import assignment, names
 from serried.api.batch import Job
-from serried.api.core import PriorityClass
-from serried.api.kueue import PodSet, PriorityClassRef, ResourceFlavor, Workload, WorkloadPriorityClass, WorkloadSpec
+from serried.api.core import PriorityClass, Toleration
+from serried.api.kueue import (
+    PodSet,
+    PodSetAssignment,
+    PriorityClassRef,
+    ResourceFlavor,
+    Workload,
+    WorkloadPriorityClass,
+    WorkloadSpec,
+)
 from serried.api.meta import Key, ObjectMeta, OwnerReference, condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup, PodGroupSpec
 from serried.control import conditions
 from serried.gang.membership import Gang, Stage
-from serried.gang.plan import Move, PodSetPlan, moves
+from serried.gang.plan import Move, PodSetPlan, Values, closed_places, may_move, moves
 from serried.jobs import job as jobs
 from serried.jobs.podset import Problem, pod_set_start, workload_name
+
+_PLACES_NAMED = 3  # in a message
 
 # --- Steps: what can be written
 
@@ -37,6 +47,8 @@ class PatchJob:
     job: Job
     patch: Mapping[str, Any]
     status: bool = False
+    #: the Workload whose admission this starts
+    starts: Workload | None = None
     #: event on the Job and the Workload once it is done: (reason, message)
     event: tuple[str, str] | None = None
 
@@ -91,9 +103,10 @@ Step = PatchJob | CreateWorkload | PatchWorkload | DeleteWorkload | CreatePodGro
 
 @dataclass(frozen=True)
 class View:
-    """All that the next step depends on. `workloads` are those that name this Job as their owner."""
+    """All that the next step depends on."""
 
     job: Job | None
+    #: those that name this Job as their owner, and whoever has the name that its Workload would have
     workloads: Sequence[Workload]
     #: how many live pods the Job has that no start of ours made
     unplanned_pods: int
@@ -104,19 +117,31 @@ class View:
     priority_classes: Mapping[Key, PriorityClass]
     #: value of kubernetes.io/hostname → name of the node, None where there is none
     node_of: Callable[[str], str | None]
+    #: (levels, values, tolerations) → whether pods with them can still go to that domain
+    is_open: Callable[[Sequence[str], Sequence[str], Sequence[Toleration]], bool]
+    #: Workload → the hosts on which it holds more than there is
+    overbooked: Callable[[Key], Collection[str]]
 
 
 def next_steps(view: View, now: datetime) -> list[Step]:
     """The writes that are due for this Job, in order. None when all is as it should be."""
     job = view.job
-    if job is None or job.metadata.deletion_timestamp is not None or not jobs.is_managed(job):
-        return [DeleteWorkload(w, "its job is gone") for w in view.workloads if _alive(w)]
+    if job is None or job.metadata.deletion_timestamp is not None:
+        named = [w for w in view.workloads if jobs.is_owner(w.metadata.controller)]
+        return [DeleteWorkload(w, "its job is gone") for w in named if _alive(w)]
     name = workload_name(jobs.KIND, job.metadata.name, job.metadata.uid)
+    if not jobs.is_managed(job) and not any(_runs(job, w) for w in view.workloads):
+        mine = [w for w in view.workloads if _alive(w) and _owned_by(w, job)]
+        return [DeleteWorkload(w, "its job names no queue any more") for w in mine]
     strays = [w for w in view.workloads if w.metadata.name != name and not _owned_by(w, job) and _alive(w)]
     steps: list[Step] = [DeleteWorkload(w, "its job was deleted and created anew") for w in strays]
     workload = next((w for w in view.workloads if w.metadata.name == name), None)
     if workload is None:
         return steps + _enqueue(job, name, view)
+    if not _owned_by(workload, job):
+        stop = [] if job.spec.suspend else [PatchJob(job, jobs.stop_patch(job), event=("Suspended", "Not admitted"))]
+        text = f"its Workload would be named {name}, but there is one that is not its own; delete that one"
+        return [*steps, *stop, Warn(job, "Misconfigured", text)]
     if workload.metadata.deletion_timestamp is not None:
         return steps
     return steps + _follow(job, workload, view, now)
@@ -160,15 +185,23 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
         patch = conditions.status_patch(workload, [done], now)
         return [PatchWorkload(workload, patch, event=("FinishedWorkload", done.message))]
     if not condition_is(have, WorkloadCondition.ADMITTED):
-        return _hold(job, workload)
+        return _hold(job, workload, view)
     admission = workload.status.admission
     if admission is None or not admission.pod_set_assignments:
         return []
     pod_sets, _ = jobs.pod_sets(job)
-    if [p.count for p in pod_sets] != [p.count for p in workload.spec.pod_sets]:
-        # Parallelism was changed under way: what was admitted is not what runs. Stop, and queue what it is now.
-        stop = [] if job.spec.suspend else [PatchJob(job, jobs.stop_patch(job), event=("Stopped", "Its size changed"))]
-        return [*stop, DeleteWorkload(workload, "its job's size changed after admission")]
+    if (change := _change(job, pod_sets, workload)) is not None:
+        # What was admitted is not what runs, or will run. Stop, and queue what it is now.
+        stop = [] if job.spec.suspend else [PatchJob(job, jobs.stop_patch(job), event=("Stopped", change))]
+        return [*stop, DeleteWorkload(workload, f"after its admission: {change}")]
+    size = sum(p.count for p in workload.spec.pod_sets)
+    try:
+        # A large plan is not read again with each pod that appears or is bound.
+        plan = plans(workload) if job.spec.suspend or may_move(gang, size) else {}
+    except assignment.AssignmentError as error:  # not written by us: nothing can be placed by it
+        return [Warn(job, "Misconfigured", f"Workload {workload.metadata.name}, status.admission: {error}")]
+    if (why := _eviction(job, workload, gang, plan, view)) is not None:
+        return _evict(job, workload, *why, now)
     steps: list[Step] = []
     if job.spec.suspend:
         if view.unplanned_pods or not jobs.may_start(job):
@@ -185,18 +218,77 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
             pod_sets[0].template,
         )
         event = ("Started", f"Admitted by ClusterQueue {admission.cluster_queue}")
-        steps.append(PatchJob(job, jobs.start_patch(job, start), event=event))
+        steps.append(PatchJob(job, jobs.start_patch(job, start), starts=workload, event=event))
     elif view.unplanned_pods:
         # Somebody resumed it by hand, or its suspension went unnoticed: such pods are in nobody's plan.
         return [PatchJob(job, jobs.stop_patch(job), event=("Stopped", "It has pods that were not placed"))]
-    size = sum(p.count for p in workload.spec.pod_sets)
-    if workload.key not in view.pod_groups and size > 0:
+    steps.extend(_gang_steps(workload, gang, plan, size, view, now))
+    if workload.key not in view.pod_groups and size > 0:  # last: nothing depends on it
         steps.append(CreatePodGroup(_pod_group(workload, size)))
-    steps.extend(_gang_steps(job, workload, gang, size, view, now))
     return steps
 
 
-def _hold(job: Job, workload: Workload) -> list[Step]:
+def _change(job: Job, pod_sets: Sequence[PodSet], workload: Workload) -> str | None:
+    """What the author has changed since the admission, in words. Of a Job that runs only the size can be changed."""
+    if [p.count for p in pod_sets] != [p.count for p in workload.spec.pod_sets]:
+        return "its size was changed"
+    if job.spec.suspend and _essence(pod_sets) != _essence(workload.spec.pod_sets):
+        return "its pod template was changed"
+    return None
+
+
+def _eviction(
+    job: Job, workload: Workload, gang: Gang, plan: Mapping[str, PodSetPlan], view: View
+) -> tuple[str, str] | None:
+    """Why an admission is taken back, as (reason, message); None: it stands.
+
+    A gang that cannot be completed where it was planned is planned anew as a whole, also when some of its pods run:
+    without the others they would only wait.
+    """
+    if not workload.spec.active:
+        return "Deactivated", "The workload is deactivated: spec.active is false"
+    flavors = {f for a in _assignments(workload) for f in a.flavors.values()}
+    tolerations = [*job.spec.template.spec.tolerations]
+    tolerations += [t for name in flavors if name in view.flavors for t in view.flavors[name].spec.tolerations]
+
+    overbooked = view.overbooked(workload.key) if plan else ()
+
+    def is_open(levels: Sequence[str], values: Values) -> bool:
+        full = levels[-1] == names.HOSTNAME and values[-1] in overbooked
+        return not full and view.is_open(levels, values, tolerations)
+
+    closed = closed_places(gang, plan, is_open, view.node_of, every=job.spec.suspend)
+    if not closed:
+        return None
+    shown = ", ".join("/".join(values) for values in closed[:_PLACES_NAMED])
+    more = f" and {len(closed) - _PLACES_NAMED} more" if len(closed) > _PLACES_NAMED else ""
+    return "NodeFailures", (
+        f"Pods were planned on {shown}{more}, where they cannot go any more: no node there is ready, not cordoned, "
+        "without taints that they do not tolerate and with room for them. The job is placed anew."
+    )
+
+
+def failed_to_start(workload: Workload, error: str, now: datetime) -> Step:
+    """The API server refuses the start for good: it is over, and what was reserved for it goes to others."""
+    done = conditions.finished(False, f"the API server refuses the start: {error}")
+    done.reason = "FailedToStart"
+    patch = conditions.status_patch(workload, [done], now)
+    return PatchWorkload(workload, patch, event=("FinishedWorkload", done.message))
+
+
+def _evict(job: Job, workload: Workload, reason: str, message: str, now: datetime) -> list[Step]:
+    """Takes the admission back: the Job is stopped first, so that no pod of this run takes a place of the next."""
+    steps: list[Step] = []
+    if not job.spec.suspend:
+        steps.append(PatchJob(job, jobs.stop_patch(job), event=("Stopped", message)))
+    changes = conditions.evicted(reason, message)
+    if condition_is(workload.status.conditions, WorkloadCondition.PODS_READY):
+        changes.append(conditions.pods_ready(False))
+    patch = conditions.status_patch(workload, changes, now, admission=None)
+    return [*steps, PatchWorkload(workload, patch, event=(f"EvictedDueTo{reason}", message))]
+
+
+def _hold(job: Job, workload: Workload, view: View) -> list[Step]:
     """Not admitted: the Job stays suspended, and the Workload follows what its author changes meanwhile."""
     steps: list[Step] = []
     if not job.spec.suspend:
@@ -204,7 +296,12 @@ def _hold(job: Job, workload: Workload) -> list[Step]:
     pod_sets, problems = jobs.pod_sets(job)
     if problems:
         return [*steps, Warn(job, "Misconfigured", "; ".join(map(str, problems)))]
+    priority, reference, problem = _priority(job, pod_sets, view)
+    if problem is not None:
+        return [*steps, Warn(job, "Misconfigured", str(problem))]
     change: dict[str, Any] = {}
+    if reference != workload.spec.priority_class_ref:  # a priority that was set by hand stays
+        change |= {"priority": priority, "priorityClassRef": msgspec.to_builtins(reference)}
     if _essence(pod_sets) != _essence(workload.spec.pod_sets):
         change["podSets"] = msgspec.to_builtins(pod_sets)
     if workload.spec.queue_name != jobs.queue_name(job):
@@ -216,16 +313,13 @@ def _hold(job: Job, workload: Workload) -> list[Step]:
     return steps
 
 
-def _gang_steps(job: Job, workload: Workload, gang: Gang, size: int, view: View, now: datetime) -> list[Step]:
+def _gang_steps(
+    workload: Workload, gang: Gang, plan: Mapping[str, PodSetPlan], size: int, view: View, now: datetime
+) -> list[Step]:
     """Pods that take their places, and the condition PodsReady."""
     steps: list[Step] = []
-    if gang.waiting:
-        try:
-            found = moves(gang, plans(workload), size, view.node_of)
-        except assignment.AssignmentError as error:  # not written by us: nothing can be placed by it
-            return [Warn(job, "Misconfigured", f"Workload {workload.metadata.name}, status.admission: {error}")]
-        if found:
-            steps.append(Place(workload, gang, found))
+    if found := moves(gang, plan, size, view.node_of):
+        steps.append(Place(workload, gang, found))
     ready = gang.counts[Stage.READY] + gang.counts[Stage.SUCCEEDED] >= size
     was = find_condition(workload.status.conditions, WorkloadCondition.PODS_READY)
     if ready != (was is not None and was.status == "True") and (ready or was is not None):
@@ -234,15 +328,21 @@ def _gang_steps(job: Job, workload: Workload, gang: Gang, size: int, view: View,
 
 
 def plans(workload: Workload) -> dict[str, PodSetPlan]:
-    """The binding plan that the Workload's status holds, for each pod set that has one."""
-    if workload.status.admission is None:
-        return {}
+    """The binding plan that the Workload's status holds, for each pod set that has one.
+
+    Raises `AssignmentError` when a topologyAssignment cannot be read.
+    """
     result = {}
-    for a in workload.status.admission.pod_set_assignments:
+    for a in _assignments(workload):
         if a.topology_assignment is not None:
             domains = assignment.decode(a.topology_assignment)
             result[a.name] = PodSetPlan.of(a.name, a.topology_assignment.levels, domains)
     return result
+
+
+def _assignments(workload: Workload) -> Sequence[PodSetAssignment]:
+    admission = workload.status.admission
+    return admission.pod_set_assignments if admission is not None else ()
 
 
 def _end(job: Job, gang: Gang) -> tuple[bool, str] | None:
@@ -286,6 +386,12 @@ def _priority(job: Job, pod_sets: Sequence[PodSet], view: View) -> tuple[int, Pr
 def _essence(pod_sets: Sequence[PodSet]) -> list[object]:
     """What of the pod sets scheduling depends on."""
     return [(p.name, p.count, p.min_count, p.topology_request, p.template.spec) for p in pod_sets]
+
+
+def _runs(job: Job, workload: Workload) -> bool:
+    """Whether the Job runs on what this Workload was given: then it stays ours until it is over or suspended."""
+    started = not job.spec.suspend and condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
+    return started and _alive(workload) and _owned_by(workload, job)
 
 
 def _alive(workload: Workload) -> bool:

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import uuid
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
@@ -28,8 +29,10 @@ class LeadershipLost(Exception):
     """Somebody else leads now. Nothing may be written any more; start again to stand by."""
 
 
-async def run(cluster: Cluster, config: Configuration, stop: asyncio.Event) -> None:
-    """Runs the controller until `stop` is set.
+async def run(
+    cluster: Cluster, config: Configuration, stop: asyncio.Event, *, when_listed: Callable[[], None] | None = None
+) -> None:
+    """Runs the controller until `stop` is set. `when_listed` is called once it has listed all there is.
 
     Raises `NotServed` before anything is written, `LeadershipLost` when the lease could not be renewed.
     """
@@ -47,17 +50,25 @@ async def run(cluster: Cluster, config: Configuration, stop: asyncio.Event) -> N
             stack.push_async_callback(election.release)
             lost = election.lost
             log.info("leading")
-        controller = asyncio.create_task(Controller(cluster, config).run())
+        control = Controller(cluster, config)
+        controller = asyncio.create_task(control.run())
         waits = [asyncio.create_task(e.wait()) for e in (stop, lost)]
+        listed = asyncio.create_task(_after(control.ready, when_listed))
         try:
             await asyncio.wait({controller, *waits}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*waits, controller):
+            for task in (*waits, listed, controller):
                 task.cancel()
             with suppress(asyncio.CancelledError):
                 await controller
         if lost.is_set():
             raise LeadershipLost(f"the lease {config.leader_election.name} could not be renewed in time")
+
+
+async def _after(event: asyncio.Event, call: Callable[[], None] | None) -> None:
+    await event.wait()
+    if call is not None:
+        call()
 
 
 async def check_served(cluster: Cluster) -> None:

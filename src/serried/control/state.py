@@ -8,13 +8,16 @@ from typing import Any, TypeVar
 
 from serried.api import names, resources
 from serried.api.batch import Job
-from serried.api.core import Pod, PriorityClass
+from serried.api.core import Node, Pod, PriorityClass
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from serried.api.meta import Key, Object
 from serried.api.podgroup import PodGroup
 from serried.api.resources import Resource
 from serried.control.lifecycle import View
-from serried.gang.membership import Gang, member, workload_of
+from serried.gang.membership import Gang, Stage, member, workload_of
+from serried.jobs import job as jobs
+from serried.jobs.podset import workload_name
+from serried.model.nodes import same_for_placement
 from serried.schedule.engine import Engine
 
 T = TypeVar("T", bound=Object)
@@ -41,26 +44,34 @@ class State:
         self.changed_gangs: set[Key] = set()
         #: (namespace, Job name) → names of its live pods that no start of ours made
         self._unplanned: defaultdict[Key, set[str]] = defaultdict(set)
+        #: Jobs whose Workload was deleted: perhaps because they are gone, which their watch has not brought yet
+        self.bereft: set[Key] = set()
         #: (namespace, Job name) → keys of the Workloads that name it as their owner
         self._workloads_of: defaultdict[Key, set[Key]] = defaultdict(set)
 
-    def view(self, job: Key) -> View:
+    def view(self, key: Key) -> View:
         """Everything that the next step of this Job depends on."""
+        job = self.jobs.get(key)
+        workloads = set(self._workloads_of.get(key, ()))
+        if job is not None:
+            workloads.add((key[0], workload_name(jobs.KIND, key[1], job.metadata.uid)))
         return View(
-            job=self.jobs.get(job),
-            workloads=[self.workloads[k] for k in sorted(self._workloads_of.get(job, ()))],
-            unplanned_pods=len(self._unplanned.get(job, ())),
+            job=job,
+            workloads=[self.workloads[k] for k in sorted(workloads) if k in self.workloads],
+            unplanned_pods=len(self._unplanned.get(key, ())),
             gangs=self.gangs,
             pod_groups=self.pod_groups,
             flavors=self.flavors,
             workload_priority_classes=self.workload_priority_classes,
             priority_classes=self.priority_classes,
             node_of=self.engine.world.node_of,
+            is_open=self.engine.world.is_open,
+            overbooked=self.engine.world.overbooked,
         )
 
     def job_of(self, workload: Workload) -> Key | None:
         owner = workload.metadata.controller
-        return (workload.metadata.namespace, owner.name) if owner is not None and owner.kind == "Job" else None
+        return (workload.metadata.namespace, owner.name) if jobs.is_owner(owner) else None
 
     # --- one method for each kind that takes part; the others only feed the engine
 
@@ -68,6 +79,7 @@ class State:
         key = _key(old, new)
         if new is None:
             self.jobs.pop(key, None)
+            self.bereft.discard(key)
         else:
             self.jobs[key] = new
         self._mark(key)
@@ -82,6 +94,11 @@ class State:
         if new is None:
             self.workloads.pop(key, None)
             self.engine.delete_workload(key)
+            owner = self.job_of(old) if old is not None else None
+            if owner is None:
+                self._mark_without_workload()  # one of them may have waited for its name
+            elif owner in self.jobs:
+                self.bereft.add(owner)
             return
         self.workloads[key] = new
         self.engine.set_workload(new)
@@ -107,14 +124,17 @@ class State:
         for workload in {before, after} - {None}:
             assert workload is not None
             self.changed_gangs.add(workload)
-            found = self.workloads.get(workload)
-            if found is not None and (job := self.job_of(found)) is not None:
-                self._mark(job)
+            self._mark_job_of(workload)
+
+    def _mark_job_of(self, workload: Key) -> None:
+        found = self.workloads.get(workload)
+        if found is not None and (job := self.job_of(found)) is not None:
+            self._mark(job)
 
     def _count_unplanned(self, old: Pod | None, new: Pod | None) -> None:
         for pod, there in ((old, False), (new, True)):
             owner = pod.metadata.controller if pod is not None else None
-            if pod is None or owner is None or owner.kind != "Job" or names.WORKLOAD in pod.metadata.annotations:
+            if pod is None or not jobs.is_owner(owner) or names.WORKLOAD in pod.metadata.annotations:
                 continue
             job = (pod.metadata.namespace, owner.name)
             live = pod.metadata.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed")
@@ -126,13 +146,23 @@ class State:
                     del self._unplanned[job]
             self._mark(job)
 
+    def on_node(self, old: Node | None, new: Node | None) -> None:
+        """A node that closes (gone, not ready, cordoned, tainted) may be in the plan of a gang not yet bound."""
+        if new is None:
+            self.engine.delete_node(_key(old, new)[1])
+        else:
+            self.engine.set_node(new)
+        if old is None or (new is not None and same_for_placement(old, new)):
+            return
+        for key, gang in self.gangs.items():
+            if gang.waiting or gang.counts[Stage.RELEASED]:
+                self._mark_job_of(key)
+
     def on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         key = _key(old, new)
         if new is None:
             self.pod_groups.pop(key, None)
-            found = self.workloads.get(key)
-            if found is not None and (job := self.job_of(found)) is not None:
-                self._mark(job)
+            self._mark_job_of(key)
         else:
             self.pod_groups[key] = new
             self.changed_gangs.add(key)
@@ -168,7 +198,7 @@ class State:
         return [
             (resources.TOPOLOGIES, named(engine.set_topology, engine.delete_topology)),
             (resources.RESOURCE_FLAVORS, self.on_flavor),
-            (resources.NODES, named(engine.set_node, engine.delete_node)),
+            (resources.NODES, self.on_node),
             (
                 resources.NAMESPACES,
                 named(lambda n: engine.set_namespace(n.metadata.name, n.metadata.labels), engine.delete_namespace),

@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from serried.api import names
 from serried.api.resources import JOBS, MUTATING_WEBHOOKS, Resource
 from serried.cluster.protocol import AlreadyExists, Cluster
-from serried.control.config import Webhook
+from serried.control.config import ConfigurationError, Webhook
 from serried.embedded import patch
 from serried.jobs import job as jobs
 
@@ -120,11 +120,21 @@ async def serve(cluster: Cluster, config: Webhook, *, bind: bool) -> AsyncIterat
     """Serves the webhook and registers it with the API server; yields the port. Serving ends with the context.
 
     The registration stays: with `failurePolicy: Ignore` Jobs pass while nobody answers.
+
+    Raises `ConfigurationError` when the certificate cannot be used or the address not be listened on.
     """
     local = config.host if config.host not in ("0.0.0.0", "::") else "127.0.0.1"
     service = f"{config.service}.{config.namespace}.svc" if config.service else ""
     hosts = [h for h in (service, local, _host_of(config.url)) if h]
-    certificate = Certificate.read(config.cert_dir) if config.cert_dir else Certificate.make(hosts, datetime.now(UTC))
+    try:
+        certificate = (
+            Certificate.read(config.cert_dir) if config.cert_dir else Certificate.make(hosts, datetime.now(UTC))
+        )
+        context = _ssl(certificate)
+    except OSError as error:  # also what ssl raises
+        raise ConfigurationError(
+            f"webhook.certDir {config.cert_dir}: {error}; it must hold tls.crt, tls.key and ca.crt, as PEM"
+        ) from error
 
     async def handle(request: web.Request) -> web.Response:
         try:
@@ -138,8 +148,12 @@ async def serve(cluster: Cluster, config: Webhook, *, bind: bool) -> AsyncIterat
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, config.host, config.port, ssl_context=_ssl(certificate))
-        await site.start()
+        try:
+            await web.TCPSite(runner, config.host, config.port, ssl_context=context).start()
+        except OSError as error:
+            raise ConfigurationError(
+                f"webhook.host and webhook.port: cannot listen on {config.host}:{config.port}: {error.strerror}"
+            ) from error
         port: int = runner.addresses[0][1]
         await _register(cluster, registration(config, certificate.authority, f"https://{local}:{port}"))
         log.info("webhook for Jobs on port %d", port)

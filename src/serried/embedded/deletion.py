@@ -12,6 +12,7 @@ from typing import Any
 
 from serried.api.resources import NAMESPACES, PODS
 from serried.cluster.protocol import Conflict, Propagation
+from serried.embedded.problems import qualified_kind
 from serried.embedded.store import Json, Store, Stored
 
 FOREGROUND = "foregroundDeletion"
@@ -62,34 +63,39 @@ class Deletion:
         finalizers = [each for each in metadata.get("finalizers") or () if each not in (FOREGROUND, ORPHAN)]
         if propagation != "Background":
             finalizers.append(FOREGROUND if propagation == "Foreground" else ORPHAN)
-        seconds = self._grace(stored, grace)
         if stored.resource is NAMESPACES:
             self._terminate(stored)
-            return
-        if seconds == 0 and not finalizers:
+        elif stored.resource is not PODS and not finalizers:
             self.remove(stored)
-            return
+        else:
+            self._mark(stored, finalizers, grace)
+
+    def _mark(self, stored: Stored, finalizers: list[str], asked: int | None) -> None:
+        """Marks an object as being deleted, or as to be gone sooner, and removes it if nothing holds it back.
+
+        A pod is marked even if it goes at once, so that watchers see it coming.
+        """
+        metadata = stored.metadata
         marked = {**metadata, "finalizers": finalizers}
         if not finalizers:
             del marked["finalizers"]
-        first = "deletionTimestamp" not in metadata
-        if first or seconds < metadata.get("deletionGracePeriodSeconds", 0):
+        if "deletionTimestamp" not in metadata:
+            seconds = _grace(stored, asked)
+            if "generation" in metadata:
+                marked["generation"] = metadata["generation"] + 1
+        else:
+            before: int = metadata.get("deletionGracePeriodSeconds", 0)
+            seconds = before if asked is None else min(before, asked)
+        if "deletionTimestamp" not in metadata or seconds < metadata.get("deletionGracePeriodSeconds", 0):
             marked["deletionTimestamp"] = timestamp(self._now() + timedelta(seconds=seconds))
             marked["deletionGracePeriodSeconds"] = seconds
-        if first and "generation" in metadata:
-            marked["generation"] = metadata["generation"] + 1
-        if marked != metadata:
-            self.changed(self._store.put(stored.resource, {**stored.data, "metadata": marked}, stored), stored)
-
-    def _grace(self, stored: Stored, asked: int | None) -> int:
-        """Seconds until an object may go. Only a pod that may be running on a node has any."""
-        if stored.resource is not PODS:
-            return 0
-        spec, phase = stored.data["spec"], (stored.data.get("status") or {}).get("phase")
-        if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
-            return 0
-        default = spec.get("terminationGracePeriodSeconds")
-        return max(0, asked if asked is not None else GRACE_SECONDS if default is None else int(default))
+        if marked == metadata:
+            return
+        new = self._store.put(stored.resource, {**stored.data, "metadata": marked}, stored)
+        if self.gone(new.data):
+            self.remove(new)
+        else:
+            self.changed(new, stored)
 
     def gone(self, data: Json) -> bool:
         """Whether nothing holds back an object that is being deleted."""
@@ -233,9 +239,22 @@ class Deletion:
         namespace = self._store.table(NAMESPACES).get(("", name))
         if left or namespace is None:
             return
-        data = {**namespace.data, "spec": {}}
+        data = {**namespace.data, "spec": {}, "metadata": dict(namespace.metadata)}
         if self.gone(data):
             self.remove(namespace)
+        elif namespace.data["spec"]:
+            self._store.put(NAMESPACES, data, namespace)
+
+
+def _grace(stored: Stored, asked: int | None) -> int:
+    """Seconds until an object may go. Only a pod that may be running on a node has any."""
+    if stored.resource is not PODS:
+        return 0
+    spec, phase = stored.data["spec"], stored.data["status"].get("phase")
+    if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
+        return 0
+    default = spec.get("terminationGracePeriodSeconds")
+    return max(0, asked if asked is not None else GRACE_SECONDS if default is None else int(default))
 
 
 def _blocks(dependent: Stored, owner: str) -> bool:
@@ -244,7 +263,7 @@ def _blocks(dependent: Stored, owner: str) -> bool:
 
 
 def _check_preconditions(stored: Stored, uid: str, resource_version: str) -> None:
-    what = f'Operation cannot be fulfilled on {stored.resource.kind} "{stored.key[1]}"'
+    what = f'Operation cannot be fulfilled on {qualified_kind(stored.resource)} "{stored.key[1]}"'
     if uid and uid != stored.uid:
         raise Conflict(
             409,

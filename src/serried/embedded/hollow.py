@@ -246,6 +246,9 @@ class HollowNodes:
                 await self._write(pod, "Failed" if pod.metadata.annotations.get(RUN_RESULT) == "fail" else "Succeeded")
             else:
                 self._count(gang_of(pod))
+                if ends is not None:
+                    # uvloop rounds timers to milliseconds, so this one may have come a little early.
+                    self._worker.mark_at(key, ends)
 
     async def _write(self, pod: Pod, phase: str) -> None:
         """Writes a new phase. The conditions are a list, replaced as a whole: only in the version it was made from."""

@@ -61,14 +61,24 @@ class JobController:
     Arguments:
         speed: how many times faster than in reality the back-off after failures goes by.
         now: the clock that conditions are stamped with.
+        pods_per_second: how many pods are made in a second at most, all Jobs together. The client of a real
+            kube-controller-manager is limited, too (--kube-api-qps). None: as fast as the server takes them.
     """
 
     def __init__(
-        self, cluster: Cluster, *, speed: float = 1.0, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        cluster: Cluster,
+        *,
+        speed: float = 1.0,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        pods_per_second: float | None = None,
     ) -> None:
         self._cluster = cluster
         self._speed = speed
         self._now = now
+        self._pods_per_second = pods_per_second
+        #: the loop's time at which the next pod may be made
+        self._next_pod = 0.0
         self._jobs = Informer(cluster, _JOBS, on_change=self._job_changed)
         self._pods = Informer(cluster, PODS, on_change=self._pod_changed)
         self._pods_of: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
@@ -184,6 +194,11 @@ class JobController:
         )
 
     async def _create(self, job: Job, index: int | None) -> None:
+        if self._pods_per_second is not None:
+            now = asyncio.get_running_loop().time()
+            turn = max(now, self._next_pod)
+            self._next_pod = turn + 1 / self._pods_per_second
+            await asyncio.sleep(turn - now)
         self._pods.observe(await self._cluster.create(PODS, _new_pod(job, index), job.metadata.namespace))
 
     async def _discard(self, pod: Pod) -> None:

@@ -15,7 +15,7 @@ import msgspec
 from serried.api.crds import crds
 from serried.api.meta import ObjectMeta
 from serried.api.resources import EVENTS, LEASES, NAMESPACES, NODES, PRIORITY_CLASSES, Resource
-from serried.cluster.protocol import Forbidden, Invalid
+from serried.cluster.protocol import Forbidden
 from serried.embedded import validation
 from serried.embedded.problems import Problems
 from serried.embedded.schema import Schema
@@ -25,6 +25,11 @@ NOT_READY = "node.kubernetes.io/not-ready"
 
 #: What the server itself looks after in every object.
 _COMMON = ("apiVersion", "kind", "metadata")
+
+_RULES_NOT_CHECKED = (
+    "Invalid value: null: some validation rules were not checked because the object was invalid; "
+    "correct the existing errors to complete validation"
+)
 
 #: Fields every kind can be selected by.
 _COMMON_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
@@ -55,27 +60,19 @@ class Kind:
     def __init__(self, resource: Resource[Any]) -> None:
         self.resource = resource
 
-    def read(self, obj: Json) -> None:
-        """Refuses what a typed decoder would.
+    def defect(self, obj: Json) -> str:
+        """Why a typed decoder would refuse the object: a field of the wrong type, or a quantity that does not parse.
 
-        Raises:
-            Invalid: a field is of the wrong type, or a quantity does not parse.
+        "" if it would not.
         """
         try:
             msgspec.convert(obj, self.resource.type)
         except msgspec.ValidationError as error:
-            raise self.unreadable(str(error)) from error
+            return str(error)
         for value in validation.all_quantities(obj):
             if not validation.is_quantity(value):
-                raise self.unreadable(f"{validation.QUANTITY_TEXT}, and {value!r} does not")
-
-    def unreadable(self, why: str) -> Invalid:
-        resource = self.resource
-        return Invalid(
-            400,
-            "BadRequest",
-            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}',
-        )
+                return f"{validation.QUANTITY_TEXT}, and {value!r} does not"
+        return ""
 
     def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
         """Fills in defaults (and, for custom resources, checks against the schema), at creation and at each change.
@@ -92,8 +89,9 @@ class Kind:
     def check_status(self, new: Json, old: Json, problems: Problems) -> None:
         """Notes what is wrong with a new status."""
 
-    def name_errors(self, name: str) -> list[str]:
-        return validation.subdomain_errors(name)
+    def check_metadata(self, metadata: Json, problems: Problems) -> None:
+        """Notes what is wrong with the metadata of a new or changed object."""
+        validation.check_metadata(metadata, problems, name_errors=validation.subdomain_errors, strict=True)
 
 
 class NodeKind(Kind):
@@ -136,8 +134,19 @@ class NamespaceKind(Kind):
         metadata = obj["metadata"]
         metadata["labels"] = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata["name"]}
 
-    def name_errors(self, name: str) -> list[str]:
-        return ["must not contain dots"] if "." in name else validation.dns_label_errors(name)
+    def check_metadata(self, metadata: Json, problems: Problems) -> None:
+        validation.check_metadata(metadata, problems, name_errors=_namespace_name_errors, strict=True)
+
+
+def _namespace_name_errors(name: str) -> list[str]:
+    return ["must not contain dots"] if "." in name else validation.dns_label_errors(name)
+
+
+class _LooseKind(Kind):
+    """A kind whose finalizers may be any names."""
+
+    def check_metadata(self, metadata: Json, problems: Problems) -> None:
+        validation.check_metadata(metadata, problems, name_errors=validation.subdomain_errors, strict=False)
 
 
 class PriorityClassKind(Kind):
@@ -167,7 +176,7 @@ class PriorityClassKind(Kind):
             )
 
 
-class EventKind(Kind):
+class EventKind(_LooseKind):
     fields = _COMMON_FIELDS | {
         "reason",
         "type",
@@ -183,7 +192,7 @@ class EventKind(Kind):
             problems.invalid("involvedObject.namespace", about, "does not match event.namespace")
 
 
-class LeaseKind(Kind):
+class LeaseKind(_LooseKind):
     def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
         obj.setdefault("spec", {})
 
@@ -196,7 +205,7 @@ class LeaseKind(Kind):
                 problems.invalid(f"spec.{name}", value, f"must be {least}")
 
 
-class CustomKind(Kind):
+class CustomKind(_LooseKind):
     """A kind of a CustomResourceDefinition."""
 
     has_generation = True
@@ -208,12 +217,13 @@ class CustomKind(Kind):
         self._schema = Schema.read({**whole, "properties": own})
         self.has_status = "status" in version.get("subresources", {})
 
-    def read(self, obj: Json) -> None:
+    def defect(self, obj: Json) -> str:
         """Only the metadata is of a fixed type; what does not decode as the kind travels as `Malformed`."""
         try:
             msgspec.convert(obj["metadata"], ObjectMeta)
         except msgspec.ValidationError as error:
-            raise self.unreadable(str(error)) from error
+            return str(error)
+        return ""
 
     def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
         common = {name: obj.pop(name) for name in _COMMON if name in obj}
@@ -221,10 +231,15 @@ class CustomKind(Kind):
         obj.update(common)
 
     def check(self, new: Json, old: Json | None, problems: Problems) -> None:
-        self._schema.check_rules(new, old, "", problems)
+        if not self._schema.has_rules:
+            return
+        if problems.blocking:
+            problems.add("<nil>", _RULES_NOT_CHECKED)
+        else:
+            self._schema.check_rules(new, old, "", problems)
 
     def check_status(self, new: Json, old: Json, problems: Problems) -> None:
-        self._schema.check_rules(new, old, "", problems)
+        self.check(new, old, problems)
 
 
 def custom_kinds(resources: tuple[Resource[Any], ...]) -> list[Kind]:

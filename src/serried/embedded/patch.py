@@ -1,4 +1,4 @@
-"""Merge patch (RFC 7386) and JSON patch (RFC 6902) on JSON values that are never changed in place.
+"""Merge patch (RFC 7386) and JSON patch (RFC 6902) on JSON values (dict, list) that are never changed in place.
 
 What a patch leaves alone is shared with the old value, so a history of versions costs little more than its changes,
 and `merge(value, patch) is value` tells that nothing happened.
@@ -16,9 +16,9 @@ class PatchError(ValueError):
 
 def merge(value: Any, patch: Any) -> Any:
     """`value` with the merge patch applied: a null removes, an object merges, anything else replaces."""
-    if not isinstance(patch, Mapping):
+    if not isinstance(patch, dict):
         return patch
-    old: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
+    old: dict[str, Any] = value if isinstance(value, dict) else {}
     changed: dict[str, Any] | None = None
     for key, wanted in patch.items():
         if wanted is None:
@@ -32,14 +32,14 @@ def merge(value: Any, patch: Any) -> Any:
             changed[key] = new
     if changed is not None:
         return changed
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def same(left: Any, right: Any) -> bool:
     """JSON equality. Python's own takes True for 1 and 1.0 for 1; only the first is a difference in JSON."""
     if left is right:
         return True
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
+    if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(same(left[key], right[key]) for key in left)
     if _is_list(left) and _is_list(right):
         return len(left) == len(right) and all(map(same, left, right))
@@ -107,7 +107,7 @@ def _pointer(operation: Mapping[str, Any], field: str) -> list[str]:
 
 
 def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
+    return isinstance(value, (list, tuple))
 
 
 def _position(items: Sequence[Any], part: str, last: int) -> int:
@@ -118,7 +118,7 @@ def _position(items: Sequence[Any], part: str, last: int) -> int:
 
 
 def _child(value: Any, part: str) -> Any:
-    if isinstance(value, Mapping) and part in value:
+    if isinstance(value, dict) and part in value:
         return value[part]
     if _is_list(value):
         return value[_position(value, part, len(value) - 1)]
@@ -136,7 +136,7 @@ def _look(document: Any, path: list[str]) -> Any:
     if not path:
         return document
     parent = _find(document, path[:-1])
-    if isinstance(parent, Mapping):
+    if isinstance(parent, dict):
         return parent.get(path[-1])
     return _child(parent, path[-1])
 
@@ -147,7 +147,7 @@ def _put(document: Any, path: list[str], new: Any, *, insert: bool) -> Any:
     part, rest = path[0], path[1:]
     if rest:
         return _replaced(document, part, _put(_child(document, part), rest, new, insert=insert))
-    if isinstance(document, Mapping):
+    if isinstance(document, dict):
         return {**document, part: new}
     if _is_list(document):
         items = list(document)
@@ -168,14 +168,14 @@ def _take(document: Any, path: list[str]) -> tuple[Any, Any]:
     if rest:
         remaining, taken = _take(child, rest)
         return _replaced(document, part, remaining), taken
-    if isinstance(document, Mapping):
+    if isinstance(document, dict):
         return {key: value for key, value in document.items() if key != part}, child
     items = list(document)
     return items, items.pop(int(part))
 
 
 def _replaced(document: Any, part: str, child: Any) -> Any:
-    if isinstance(document, Mapping):
+    if isinstance(document, dict):
         return {**document, part: child}
     items = list(document)
     items[int(part)] = child

@@ -11,8 +11,13 @@ from serried.cluster.protocol import Invalid
 
 
 def qualified(resource: Resource[Any]) -> str:
-    """A kind as error messages name it: "pods", "jobs.batch"."""
+    """A kind as many error messages name it: "pods", "jobs.batch"."""
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+
+
+def qualified_kind(resource: Resource[Any]) -> str:
+    """A kind as other error messages name it: "Pod", "Job.batch"."""
+    return f"{resource.kind}.{resource.group}" if resource.group else resource.kind
 
 
 class Problems:
@@ -20,12 +25,15 @@ class Problems:
 
     def __init__(self) -> None:
         self.found: list[str] = []
+        #: whether something is so wrong that rules about it make no sense
+        self.blocking = False
 
-    def add(self, path: str, text: str) -> None:
+    def add(self, path: str, text: str, *, blocking: bool = False) -> None:
         self.found.append(f"{path}: {text}")
+        self.blocking = self.blocking or blocking
 
     def required(self, path: str, detail: str = "") -> None:
-        self.add(path, f"Required value: {detail}" if detail else "Required value")
+        self.add(path, f"Required value: {detail}" if detail else "Required value", blocking=True)
 
     def invalid(self, path: str, value: Any, detail: str) -> None:
         shown = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
@@ -36,7 +44,7 @@ class Problems:
 
     def unsupported(self, path: str, value: Any, allowed: Iterable[Any]) -> None:
         values = ", ".join(json.dumps(each) for each in allowed)
-        self.add(path, f"Unsupported value: {json.dumps(value)}: supported values: {values}")
+        self.add(path, f"Unsupported value: {json.dumps(value)}: supported values: {values}", blocking=True)
 
     def forbidden(self, path: str, detail: str) -> None:
         self.add(path, f"Forbidden: {detail}")
@@ -48,6 +56,5 @@ class Problems:
         """Raises `Invalid` if anything was found."""
         if not self.found:
             return
-        kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
         text = self.found[0] if len(self.found) == 1 else f"[{', '.join(self.found)}]"
-        raise Invalid(422, "Invalid", f'{kind} "{name}" is invalid: {text}')
+        raise Invalid(422, "Invalid", f'{qualified_kind(resource)} "{name}" is invalid: {text}')

@@ -133,7 +133,7 @@ class Schema:
             if (known := self.properties.get(name)) is not None:
                 known.apply(child, _join(path, name), problems)
             elif self.additional is not None:
-                self.additional.apply(child, f"{path}[{name}]", problems)
+                self.additional.apply(child, _join(path, name), problems)
 
     def _array(self, value: list[Any], path: str, problems: Problems) -> None:
         if self.items is not None:
@@ -160,10 +160,13 @@ class Schema:
             if rule.is_transition and old is None:
                 continue
             try:
-                if not rule.holds(value, old):
-                    problems.invalid(path, value, rule.message)
+                broken = "" if rule.holds(value, old) else rule.message
             except RuleError as error:
-                problems.invalid(path, value, str(error))
+                broken = str(error)
+            if broken and isinstance(value, (dict, list)):
+                problems.add(path, f"Invalid value: {broken}")
+            elif broken:
+                problems.invalid(path, value, broken)
         if isinstance(value, dict):
             before = old if isinstance(old, dict) else {}
             for name, child in value.items():
@@ -197,7 +200,8 @@ def _wrong_type(wanted: str, value: Any, path: str, problems: Problems) -> None:
         found = "null"
     else:
         found = next((name for name, holds in _TYPES.items() if holds(value)), type(value).__name__)
-    problems.invalid(path, found, f"{path} in body must be of type {wanted}: {json.dumps(found)}")
+    shown = json.dumps(found)
+    problems.add(path, f"Invalid value: {shown}: {path} in body must be of type {wanted}: {shown}", blocking=True)
 
 
 def _int_or_string(value: Any, path: str, problems: Problems) -> None:
@@ -220,9 +224,9 @@ def _checks(source: Mapping[str, Any]) -> list[Callable[[Any, str, Problems], No
         def check(value: Any, path: str, problems: Problems) -> None:
             if isinstance(value, kind) and len(value) > most:
                 if kind is str:
-                    problems.add(path, f"Too long: may not be more than {most} bytes")
+                    problems.add(path, f"Too long: may not be more than {most} bytes", blocking=True)
                 else:
-                    problems.add(path, f"Too many: {len(value)}: must have at most {most} items")
+                    problems.add(path, f"Too many: {len(value)}: must have at most {most} items", blocking=True)
 
         found.append(check)
 
@@ -243,7 +247,12 @@ def _checks(source: Mapping[str, Any]) -> list[Callable[[Any, str, Problems], No
     if (least := source.get("minLength")) is not None:
         limit(str, lambda v: len(v) >= least, lambda v, p: f"{p} in body should be at least {least} chars long")
     if (fewest := source.get("minItems")) is not None:
-        limit(list, lambda v: len(v) >= fewest, lambda v, p: f"{p} in body should have at least {fewest} items")
+
+        def at_least(value: Any, path: str, problems: Problems) -> None:
+            if isinstance(value, list) and len(value) < fewest:
+                problems.invalid(path, len(value), f"{path} in body should have at least {fewest} items")
+
+        found.append(at_least)
     if (pattern := source.get("pattern")) is not None:
         expression = re.compile(pattern)
         limit(str, lambda v: expression.search(v) is not None, lambda v, p: f"{p} in body should match '{pattern}'")

@@ -98,7 +98,7 @@ def _word(tokens: list[str], position: int, selector: str) -> str:
 
 
 def _requirement(tokens: list[str], position: int, selector: str) -> tuple[_Requirement, int]:
-    if tokens[position] == "!":
+    if position < len(tokens) and tokens[position] == "!":
         return _Requirement(_word(tokens, position + 1, selector), "absent"), position + 2
     key = _word(tokens, position, selector)
     position += 1

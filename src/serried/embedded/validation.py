@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from serried.api.quantity import MILLI, QuantityError, parse
@@ -20,6 +20,11 @@ _is_label = re.compile(_LABEL).fullmatch
 _is_subdomain = re.compile(_SUBDOMAIN).fullmatch
 _is_name_part = re.compile(_NAME).fullmatch
 _is_quantity = re.compile(r"([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)").fullmatch
+
+#: Fields whose values are quantities by resource.
+QUANTITY_MAPS = frozenset({"requests", "limits", "overhead", "capacity", "allocatable"})
+#: Fields that need not be searched for them.
+_WITHOUT_QUANTITIES = frozenset({"metadata", "labels", "annotations", "nodeSelector", "tolerations", "conditions"})
 
 LABEL_LENGTH = 63
 SUBDOMAIN_LENGTH = 253
@@ -44,6 +49,10 @@ _LABEL_VALUE_TEXT = (
 )
 QUANTITY_TEXT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 
+NameErrors = Callable[[str], list[str]]
+
+_STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
+
 #: What a container can ask for besides devices and the like, which are named domain/name.
 _STANDARD_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 
@@ -51,11 +60,11 @@ TOLERATION_OPERATORS = ("Equal", "Exists")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
-def subdomain_errors(name: str) -> list[str]:
+def subdomain_errors(name: str, unit: str = "characters") -> list[str]:
     """Why a text cannot be the name of an object, if so."""
     found = []
     if len(name) > SUBDOMAIN_LENGTH:
-        found.append(f"must be no more than {SUBDOMAIN_LENGTH} bytes")
+        found.append(f"must be no more than {SUBDOMAIN_LENGTH} {unit}")
     if not _is_subdomain(name):
         found.append(_SUBDOMAIN_TEXT)
     return found
@@ -64,7 +73,7 @@ def subdomain_errors(name: str) -> list[str]:
 def dns_label_errors(name: str) -> list[str]:
     found = []
     if len(name) > LABEL_LENGTH:
-        found.append(f"must be no more than {LABEL_LENGTH} bytes")
+        found.append(f"must be no more than {LABEL_LENGTH} characters")
     if not _is_label(name):
         found.append(_LABEL_TEXT)
     return found
@@ -78,7 +87,7 @@ def qualified_name_errors(key: str) -> list[str]:
         if not prefix:
             found.append("prefix part must be non-empty")
         else:
-            found += [f"prefix part {text}" for text in subdomain_errors(prefix)]
+            found += [f"prefix part {text}" for text in subdomain_errors(prefix, "bytes")]
     if not name:
         found.append("name part must be non-empty")
     elif len(name) > LABEL_LENGTH:
@@ -113,26 +122,38 @@ def check_annotations(found: Mapping[str, str], path: str, problems: Problems) -
         problems.add(path, f"Too long: may not be more than {ANNOTATIONS_SIZE} bytes")
 
 
-def check_metadata(found: Mapping[str, Any], namespaced: bool, problems: Problems, name_errors: Any = None) -> None:
-    """The metadata of an object that is to be created or changed."""
-    for text in (name_errors or subdomain_errors)(found["name"]):
-        problems.invalid("metadata.name", found["name"], text)
-    if namespaced:
-        for text in dns_label_errors(found["namespace"]):
-            problems.invalid("metadata.namespace", found["namespace"], text)
-    check_labels(found.get("labels") or {}, "metadata.labels", problems)
-    check_annotations(found.get("annotations") or {}, "metadata.annotations", problems)
-    for finalizer in found.get("finalizers") or ():
+def check_metadata(metadata: Mapping[str, Any], problems: Problems, *, name_errors: NameErrors, strict: bool) -> None:
+    """The metadata of an object that is to be created or changed.
+
+    `name_errors` says why a name cannot be one of this kind; `strict` kinds want their finalizers fully qualified.
+    """
+    for text in name_errors(metadata["name"]):
+        problems.invalid("metadata.name", metadata["name"], text)
+    check_labels(metadata.get("labels") or {}, "metadata.labels", problems)
+    check_annotations(metadata.get("annotations") or {}, "metadata.annotations", problems)
+    _check_owners(metadata.get("ownerReferences") or (), problems)
+    finalizers = metadata.get("finalizers") or ()
+    for finalizer in finalizers:
         for text in qualified_name_errors(finalizer):
             problems.invalid("metadata.finalizers", finalizer, text)
-    controllers = [owner for owner in found.get("ownerReferences") or () if owner.get("controller")]
-    for index, owner in enumerate(found.get("ownerReferences") or ()):
+    for index, finalizer in enumerate(finalizers if strict else ()):
+        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            text = "name is neither a standard finalizer name nor is it fully qualified"
+            problems.invalid(f"metadata.finalizers[{index}]", finalizer, text)
+
+
+def _check_owners(owners: Sequence[Mapping[str, Any]], problems: Problems) -> None:
+    for index, owner in enumerate(owners):
         for name in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(name):
-                problems.required(f"metadata.ownerReferences[{index}].{name}", f"{name} must not be empty")
+                problems.required(f"metadata.ownerReferences[{index}].{name}", "must not be empty")
+    controllers = [f"{owner['kind']}/{owner['name']}" for owner in owners if owner.get("controller")]
     if len(controllers) > 1:
         problems.invalid(
-            "metadata.ownerReferences", found["ownerReferences"], "Only one reference can have Controller set to true"
+            "metadata.ownerReferences",
+            owners,
+            'Only one reference can have Controller set to true. Found "true" in references for '
+            f"{controllers[0]} and {controllers[1]}",
         )
 
 
@@ -149,13 +170,15 @@ def is_quantity(value: Any) -> bool:
     return _is_quantity(value) is not None
 
 
-def all_quantities(holder: Any) -> Iterable[Any]:
+def all_quantities(holder: Any) -> Iterator[Any]:
     """Every quantity in an object: what stands in requests, limits, overhead, capacity or allocatable."""
-    if isinstance(holder, Mapping):
+    if isinstance(holder, dict):
         for key, value in holder.items():
-            if key in ("requests", "limits", "overhead", "capacity", "allocatable") and isinstance(value, Mapping):
+            if not isinstance(value, (dict, list)) or key in _WITHOUT_QUANTITIES:
+                continue
+            if key in QUANTITY_MAPS and isinstance(value, dict):
                 yield from value.values()
-            elif key not in ("metadata", "annotations", "labels", "nodeSelector"):
+            else:
                 yield from all_quantities(value)
     elif isinstance(holder, list):
         for item in holder:
@@ -207,9 +230,13 @@ def _is_extended(name: str) -> bool:
 
 def _resource_name_errors(name: str) -> list[str]:
     found = qualified_name_errors(name)
-    if not found and "/" not in name and name not in _STANDARD_RESOURCES and not name.startswith("hugepages-"):
-        found += ["must be a standard resource type or fully qualified", "must be a standard resource for containers"]
-    return found
+    if "/" in name:
+        return [*found, "doesn't follow extended resource name standard"] if found else []
+    if name in _STANDARD_RESOURCES or name.startswith("hugepages-"):
+        return found
+    if not found:
+        found.append("must be a standard resource type or fully qualified")
+    return [*found, "must be a standard resource for containers"]
 
 
 def check_resource_list(found: Mapping[str, Any], path: str, problems: Problems) -> None:
@@ -233,7 +260,9 @@ def check_tolerations(found: Iterable[Mapping[str, Any]], path: str, problems: P
         if operator not in TOLERATION_OPERATORS:
             problems.unsupported(f"{where}.operator", operator, TOLERATION_OPERATORS)
         elif operator == "Exists" and toleration.get("value"):
-            problems.invalid(f"{where}.operator", operator, "value must be empty when `operator` is 'Exists'")
+            problems.invalid(
+                f"{where}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'"
+            )
         elif operator == "Equal":
             for text in label_value_errors(toleration.get("value") or ""):
                 problems.invalid(f"{where}.operator", toleration.get("value"), text)
@@ -288,12 +317,10 @@ def check_pod_spec(spec: Mapping[str, Any], path: str, problems: Problems) -> No
     for index, gate in enumerate(spec.get("schedulingGates") or ()):
         where = f"{path}.schedulingGates[{index}]"
         for text in qualified_name_errors(gate["name"]):
-            problems.invalid(f"{where}.name", gate["name"], text)
+            problems.invalid(where, gate["name"], text)
         if gate["name"] in gates:
             problems.duplicate(where, json.dumps(gate["name"]))
         gates.add(gate["name"])
-    if spec.get("schedulingGates") and spec.get("nodeName"):
-        problems.forbidden(f"{path}.nodeName", "cannot be set until all schedulingGates have been cleared")
     restart = spec.get("restartPolicy") or ""
     if restart not in ("Always", "OnFailure", "Never"):
         problems.unsupported(f"{path}.restartPolicy", restart, ("Always", "OnFailure", "Never"))

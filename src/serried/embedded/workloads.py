@@ -89,9 +89,12 @@ class PodKind(Kind):
             ]
 
     def check(self, new: Json, old: Json | None, problems: Problems) -> None:
-        validation.check_pod_spec(new["spec"], "spec", problems)
+        spec = new["spec"]
+        validation.check_pod_spec(spec, "spec", problems)
         if old is not None:
             self._check_change(new, old, problems)
+        elif spec.get("schedulingGates") and spec.get("nodeName"):
+            problems.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
 
     def _check_change(self, new: Json, old: Json, problems: Problems) -> None:
         before, after = old["spec"], new["spec"]
@@ -265,9 +268,11 @@ class JobKind(Kind):
                 problems.immutable(f"spec.{name}", after.get(name))
         if before.get("completions") != after.get("completions"):
             # An indexed Job may grow and shrink, its parallelism with it.
-            together = after.get("completions") == after.get("parallelism")
-            if not (after["completionMode"] == "Indexed" and together):
+            if after["completionMode"] != "Indexed":
                 problems.immutable("spec.completions", after.get("completions"))
+            elif after.get("completions") != after.get("parallelism"):
+                text = "can only be modified in tandem with spec.parallelism"
+                problems.invalid("spec.completions", after.get("completions"), text)
         old_template, template = before["template"], after["template"]
         if same(old_template, template):
             return
@@ -281,8 +286,9 @@ class JobKind(Kind):
         for name in ("active", "ready", "succeeded", "failed", "terminating"):
             if (status.get(name) or 0) < 0:
                 problems.invalid(f"status.{name}", status[name], "must be greater than or equal to 0")
-        if (status.get("ready") or 0) > (status.get("active") or 0):
-            problems.invalid("status.ready", status["ready"], "cannot set more ready pods than active")
+        ready = status.get("ready")
+        if ready is not None and ready > (status.get("active") or 0):
+            problems.invalid("status.ready", ready, "cannot set more ready pods than active")
         true = {each["type"] for each in status.get("conditions") or () if each["status"] == "True"}
         if "Complete" in true and not status.get("completionTime"):
             problems.required("status.completionTime", "completionTime is required for Complete jobs")

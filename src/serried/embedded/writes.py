@@ -14,11 +14,11 @@ import msgspec
 from serried.api.resources import ALL, JOBS, NAMESPACES, PODS, Resource
 from serried.cluster.protocol import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from serried.embedded import patch as patches
-from serried.embedded import validation
 from serried.embedded.deletion import Deletion, timestamp
 from serried.embedded.kinds import Context, CustomKind, Kind, custom_kinds, simple_kinds
 from serried.embedded.problems import Problems, qualified
 from serried.embedded.store import Json, Store, Stored
+from serried.embedded.validation import QUANTITY_MAPS
 from serried.embedded.workloads import JobKind, PodKind
 
 #: In-process admission: gets the resource, the operation ("CREATE") and the object, which it may change in place.
@@ -45,6 +45,8 @@ _TIMES = frozenset(
         "timeAdded",
     }
 )
+#: Fields of built-in kinds that are maps, and not structs, which may be empty.
+_MAPS = QUANTITY_MAPS | {"labels", "annotations", "nodeSelector", "matchLabels"}
 _FRACTION = re.compile(r"\.\d+(?=Z|[+-]\d\d:\d\d$)")
 
 
@@ -82,13 +84,13 @@ class Writes:
         """Stores a new object, which becomes the store's own."""
         kind = self.kind(resource)
         resource = kind.resource
-        _check_type(kind, obj)
+        _check_new(kind, obj)
         self._enter_namespace(kind, obj, namespace)
         for mutator in self._mutators:
             mutator(resource, "CREATE", obj)
-        if not isinstance(kind, CustomKind):
-            _clean(obj)
-        kind.read(obj)
+        _clean(obj["metadata"] if isinstance(kind, CustomKind) else obj)
+        if defect := kind.defect(obj):
+            raise _unreadable(kind, defect)
         metadata = obj["metadata"] = self._new_metadata(kind, obj["metadata"])
         name = metadata["name"]
         obj["apiVersion"], obj["kind"] = resource.api_version, resource.kind
@@ -96,13 +98,14 @@ class Writes:
             obj.pop("status", None)
         problems = Problems()
         kind.fill(obj, obj.keys(), problems)
-        problems.check(resource, name)
         kind.admit(obj, self._context())
-        validation.check_metadata(metadata, resource.namespaced, problems, kind.name_errors)
+        kind.check_metadata(metadata, problems)
         kind.check(obj, None, problems)
         problems.check(resource, name)
-        if self._store.table(resource).get((metadata.get("namespace", ""), name)) is not None:
-            raise AlreadyExists(409, "AlreadyExists", f'{qualified(resource)} "{name}" already exists')
+        taken = self._store.table(resource).get((metadata.get("namespace", ""), name))
+        if taken is not None:
+            going = "object is being deleted: " if "deletionTimestamp" in taken.metadata else ""
+            raise AlreadyExists(409, "AlreadyExists", f'{going}{qualified(resource)} "{name}" already exists')
         return self._put(resource, obj, None)
 
     def _enter_namespace(self, kind: Kind, obj: Json, namespace: str) -> None:
@@ -177,9 +180,10 @@ class Writes:
         """
         resource, name = old.resource, old.key[1]
         kind = self.kind(resource)
-        _check_type(kind, new)
+        _check_patched(kind, new, name)
         problems = Problems()
         metadata = self._changed_metadata(kind, old, new["metadata"], subresource, problems)
+        problems.check(resource, name)
         changed = {
             each
             for each in _sections(kind, new.keys() | old.data.keys(), subresource)
@@ -193,16 +197,16 @@ class Writes:
                 del data[each]
             elif not isinstance(kind, CustomKind):
                 _clean(data[each])
-        kind.read(data)
+        if defect := kind.defect(data):
+            raise _unreadable_patch(defect)
         kind.fill(data, changed, problems)
-        problems.check(resource, name)
         for each in [each for each in changed if patches.same(data.get(each), old.data.get(each))]:
             changed.remove(each)
             if each in data:
                 data[each] = old.data[each]
         if not changed and patches.same(data["metadata"], old.metadata):
             return old
-        validation.check_metadata(metadata, resource.namespaced, problems, kind.name_errors)
+        kind.check_metadata(metadata, problems)
         if changed and subresource == "status":
             kind.check_status(data, old.data, problems)
         elif changed:
@@ -211,7 +215,8 @@ class Writes:
         if kind.has_generation and (changed - {"status"} if kind.has_status else changed):
             metadata["generation"] = old.metadata["generation"] + 1
         if self._deletion.gone(data):
-            return self._deletion.remove(old)
+            self._deletion.remove(old)
+            return Stored(resource, data, old.version)
         return self._put(resource, data, old)
 
     def _changed_metadata(self, kind: Kind, old: Stored, given: Json, subresource: str, problems: Problems) -> Json:
@@ -253,11 +258,17 @@ class Writes:
 
     def bind(self, old: Stored, node: str, uid: str) -> None:
         """Gives a pod its node. Raises `Conflict` when it has one, is gated, going, or not the one that was meant."""
-        spec, pod = old.data["spec"], old.key[1]
-        why = ""
+        spec, (namespace, pod) = old.data["spec"], old.key
         if uid and uid != old.uid:
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {old.uid}"
-        elif "deletionTimestamp" in old.metadata:
+            raise Conflict(
+                409,
+                "Conflict",
+                f'Operation cannot be fulfilled on pods "{pod}": StorageError: invalid object, Code: 4, '
+                f"Key: /registry/pods/{namespace}/{pod}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: "
+                f"UID in precondition: {uid}, UID in object meta: {old.uid}",
+            )
+        why = ""
+        if "deletionTimestamp" in old.metadata:
             why = f"pod {pod} is being deleted, cannot be assigned to a host"
         elif spec.get("nodeName"):
             why = f'pod {pod} is already assigned to node "{spec["nodeName"]}"'
@@ -271,28 +282,27 @@ class Writes:
         self._put(PODS, {**old.data, "spec": {**spec, "nodeName": node}, "status": status}, old)
 
     def evict(self, old: Stored, uid: str) -> None:
-        """Deletes a pod, and says on it why if it has not ended yet."""
-        ended = old.data["status"].get("phase") in ("Succeeded", "Failed")
-        if not ended and "deletionTimestamp" not in old.metadata and uid in ("", old.uid):
+        """Deletes a pod, and says on it why."""
+        if uid in ("", old.uid):
             condition = {
                 "type": "DisruptionTarget",
                 "status": "True",
                 "reason": "EvictionByEvictionAPI",
                 "message": "Eviction API: evicting",
             }
-            old = self._put(PODS, {**old.data, "status": self._with_condition(old, condition)}, old)
+            status = self._with_condition(old, condition)
+            if status != old.data["status"]:
+                old = self._put(PODS, {**old.data, "status": status}, old)
         self._deletion.delete(old, uid=uid)
 
     def _with_condition(self, stored: Stored, condition: Json) -> Json:
         """The status with a condition that is new or takes the place of the one of its type."""
         status = stored.data["status"]
-        condition = {**condition, "lastTransitionTime": timestamp(self._now())}
         conditions = list(status.get("conditions") or ())
-        places = [index for index, each in enumerate(conditions) if each["type"] == condition["type"]]
-        if places:
-            conditions[places[0]] = condition
-        else:
-            conditions.append(condition)
+        place = next((i for i, each in enumerate(conditions) if each["type"] == condition["type"]), len(conditions))
+        changed = place == len(conditions) or conditions[place]["status"] != condition["status"]
+        since = timestamp(self._now()) if changed else conditions[place].get("lastTransitionTime")
+        conditions[place : place + 1] = [{**condition, "lastTransitionTime": since}]
         return {**status, "conditions": conditions}
 
     def _put(self, resource: Resource[Any], data: Json, old: Stored | None) -> Stored:
@@ -310,18 +320,44 @@ def _sections(kind: Kind, names: Iterable[str], subresource: str) -> set[str]:
     return set(names) - {"apiVersion", "kind", "metadata"} - ({"status"} if kind.has_status else set())
 
 
-def _check_type(kind: Kind, obj: Any) -> None:
-    """Refuses what is not an object with metadata, or says that it is of another kind."""
+def _unreadable(kind: Kind, why: str) -> Invalid:
     resource = kind.resource
-    if not isinstance(obj, dict) or not isinstance(obj.setdefault("metadata", {}), dict):
-        raise kind.unreadable("it, or its metadata, is not an object")
+    what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+    return Invalid(400, "BadRequest", f"{what}: {why}")
+
+
+def _unreadable_patch(why: str) -> Invalid:
+    return Invalid(422, "Invalid", f' "" is invalid: patch: Invalid value: {why}')
+
+
+def _foreign_type(kind: Kind, obj: Json) -> str:
+    """What an object says that it is, if that is not what belongs here."""
+    resource = kind.resource
     for field, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
         if obj.get(field) not in (None, "", wanted):
-            raise Invalid(
-                400,
-                "BadRequest",
-                f"the object provided is unrecognized: {field} is {obj[field]!r}, this is a place for {wanted!r}",
-            )
+            return f"{field} is {obj[field]!r}, here it must be {wanted!r}"
+    return ""
+
+
+def _check_new(kind: Kind, obj: Any) -> None:
+    if not isinstance(obj, dict) or not isinstance(obj.setdefault("metadata", {}), dict):
+        raise _unreadable(kind, "it, or its metadata, is not an object")
+    if foreign := _foreign_type(kind, obj):
+        raise _unreadable(kind, foreign)
+
+
+def _check_patched(kind: Kind, obj: Any, name: str) -> None:
+    """Refuses what a patch has left, if it is not this object any more."""
+    if not isinstance(obj, dict):
+        raise Invalid(422, "Invalid", "the server rejected our request due to an error in our request")
+    metadata = obj.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise _unreadable_patch("its metadata is not an object")
+    if not metadata.get("name"):
+        text = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
+        raise Invalid(400, "BadRequest", text)
+    if foreign := _foreign_type(kind, obj):
+        raise _unreadable_patch(foreign)
 
 
 def _check_finalizers(before: Sequence[str], after: Any, problems: Problems) -> None:
@@ -335,13 +371,19 @@ def _check_finalizers(before: Sequence[str], after: Any, problems: Problems) -> 
 
 
 def _clean(value: Any) -> None:
-    """Does, in place, what passing through the types of a built-in kind does: nulls go, times lose their fractions."""
+    """Does, in place, what passing through the types of a built-in kind does.
+
+    Nulls and empty lists and maps go, times lose their fractions, and whole quantities become text. (Kubernetes also
+    writes quantities in their shortest form, which nothing here depends on.)
+    """
     if isinstance(value, dict):
-        for name in [name for name, below in value.items() if below is None]:
-            del value[name]
-        for name, below in value.items():
-            if name in _TIMES and isinstance(below, str):
+        for name, below in list(value.items()):
+            if below is None or below == [] or (below == {} and name in _MAPS):
+                del value[name]
+            elif name in _TIMES and isinstance(below, str):
                 value[name] = _FRACTION.sub("", below)
+            elif name in QUANTITY_MAPS and isinstance(below, dict):
+                value[name] = {key: str(each) if type(each) is int else each for key, each in below.items()}
             else:
                 _clean(below)
     elif isinstance(value, list):

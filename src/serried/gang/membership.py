@@ -26,6 +26,11 @@ class Stage(Enum):
     def is_over(self) -> bool:
         return self in (Stage.SUCCEEDED, Stage.FAILED)
 
+    @property
+    def is_standing(self) -> bool:
+        """Takes up a place."""
+        return self in (Stage.RELEASED, Stage.BOUND, Stage.READY)
+
 
 @dataclass(frozen=True)
 class Member:
@@ -43,6 +48,11 @@ class Member:
     gates: tuple[str, ...]
     deleting: bool
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether it has taken its place, for kube-scheduler to bind or on a node, and is not about to leave it."""
+        return self.stage.is_standing and not self.deleting
+
 
 @dataclass
 class Gang:
@@ -53,6 +63,8 @@ class Gang:
     counts: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, 0))
     #: members that are being deleted
     deleting: int = 0
+    #: members that have their place and stay there
+    placed: int = 0
     #: pods that Serried has told the API server to bind or release, by uid, until the watch shows it
     in_flight: set[str] = field(default_factory=set)
     #: names of members that still wait for their place
@@ -63,6 +75,7 @@ class Gang:
         self.members[member.name] = member
         self.counts[member.stage] += 1
         self.deleting += member.deleting
+        self.placed += member.is_placed
         if member.stage is Stage.WAITING and not member.deleting:
             self.waiting.add(member.name)
         else:
@@ -73,6 +86,7 @@ class Gang:
         if old is not None:
             self.counts[old.stage] -= 1
             self.deleting -= old.deleting
+            self.placed -= old.is_placed
             self.waiting.discard(name)
             if old.uid != keep_in_flight:
                 self.in_flight.discard(old.uid)

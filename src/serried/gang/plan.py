@@ -15,9 +15,6 @@ from serried.gang.membership import Gang, Member, Stage
 #: Label values from the top level down, as in the topologyAssignment.
 Values = tuple[str, ...]
 
-#: A pod at one of these stages takes up its place.
-_STANDING = (Stage.RELEASED, Stage.BOUND, Stage.READY)
-
 
 @dataclass(frozen=True)
 class PodSetPlan:
@@ -49,6 +46,12 @@ class Move:
     gates: tuple[str, ...]
 
 
+def may_move(gang: Gang, size: int) -> bool:
+    """Whether members are to take their places: all are there, or some have begun, and not all are on their way."""
+    whole = len(gang.members) - gang.deleting - gang.counts[Stage.HELD] >= size
+    return len(gang.waiting) > len(gang.in_flight) and bool(whole or gang.in_flight or gang.placed)
+
+
 def moves(gang: Gang, plans: Mapping[str, PodSetPlan], size: int, node_of: Callable[[str], str | None]) -> list[Move]:
     """The pods that take their places now, all of the gang together.
 
@@ -58,10 +61,7 @@ def moves(gang: Gang, plans: Mapping[str, PodSetPlan], size: int, node_of: Calla
 
     `node_of` maps the value of `kubernetes.io/hostname` to the node's name (None: no such node).
     """
-    if not gang.waiting:
-        return []
-    begun = gang.in_flight or any(gang.counts[s] for s in _STANDING)
-    if len(gang.members) - gang.deleting - gang.counts[Stage.HELD] < size and not begun:
+    if not may_move(gang, size):
         return []
     result: list[Move] = []
     for name, plan in plans.items():
@@ -78,17 +78,22 @@ def _places(
     """A free place for each waiting member: that of its rank, else the first that nobody of that rank wants."""
     taken: set[int] = set()
     by_host: dict[str, list[int]] = {}
-    standing = [m for m in members if m.stage in _STANDING]
-    unranked = [m for m in standing if m.rank is None or m.rank >= len(plan.places)]
-    taken.update(m.rank for m in standing if m.rank is not None and m.rank < len(plan.places))
-    if unranked and plan.names_hosts:
+    elsewhere: list[Member] = []
+    for m in members:
+        if not m.stage.is_standing:
+            continue
+        if m.rank is not None and m.rank < len(plan.places) and _stands_at(m, plan, m.rank, node_of):
+            taken.add(m.rank)
+        else:
+            elsewhere.append(m)
+    if elsewhere and plan.names_hosts:
         for place, values in enumerate(plan.places):
             for name in {values[-1], node_of(values[-1]) or values[-1]}:
                 by_host.setdefault(name, []).append(place)
-    for m in unranked:
+    for m in elsewhere:
         # Which of several equal places on a node it took does not matter, only that one fewer is free there.
         free_there = next((p for p in by_host.get(m.node, ()) if p not in taken), None)
-        if free_there is None and not plan.names_hosts:
+        if free_there is None and not plan.names_hosts and not m.deleting:
             free_there = next((p for p in range(len(plan.places)) if p not in taken), None)
         if free_there is not None:
             taken.add(free_there)
@@ -104,3 +109,47 @@ def _places(
     free = (p for p in range(len(plan.places)) if p not in taken)
     result.extend(zip(rest, free, strict=False))
     return result
+
+
+def _stands_at(member: Member, plan: PodSetPlan, place: int, node_of: Callable[[str], str | None]) -> bool:
+    """Whether a member that stands somewhere stands at this place. One of an earlier run may stand at another.
+
+    In a domain larger than a host kube-scheduler counts who is still there: those about to leave take no place.
+    """
+    if not plan.names_hosts:
+        return not member.deleting
+    host = plan.places[place][-1]
+    return member.node in (host, node_of(host))
+
+
+def closed_places(
+    gang: Gang,
+    plans: Mapping[str, PodSetPlan],
+    is_open: Callable[[tuple[str, ...], Values], bool],
+    node_of: Callable[[str], str | None],
+    *,
+    every: bool,
+) -> list[Values]:
+    """The places of the plan that nobody can take any more although somebody is to: each once, by rank.
+
+    With `every`, before the start, all places count; afterwards those of members that wait, and the hosts that
+    kube-scheduler was told to bind members to and has not yet.
+    """
+    closed: dict[Values, None] = {}
+    if gang.counts[Stage.RELEASED]:
+        steered = {m.node: None for m in gang if m.stage is Stage.RELEASED and not m.deleting and m.node}
+        closed.update(((host,), None) for host in steered if not is_open((names.HOSTNAME,), (host,)))
+    for plan in plans.values():
+        wanted = set(range(len(plan.places))) if every else _awaited(gang, plan, node_of)
+        distinct = dict.fromkeys(plan.places[p] for p in sorted(wanted))
+        closed.update((values, None) for values in distinct if not is_open(plan.levels, values))
+    return list(closed)
+
+
+def _awaited(gang: Gang, plan: PodSetPlan, node_of: Callable[[str], str | None]) -> set[int]:
+    """The places that members are still to take, also those on which somebody is dying."""
+    members = [m for m in gang if m.pod_set == plan.pod_set]
+    awaited = {p for m, p in _places(members, plan, node_of) if m.uid not in gang.in_flight}
+    waiting = [m for m in members if m.stage is Stage.WAITING and not m.deleting and m.uid not in gang.in_flight]
+    awaited.update(m.rank for m in waiting if m.rank is not None and m.rank < len(plan.places))
+    return awaited

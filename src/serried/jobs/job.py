@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -11,6 +11,8 @@ from serried.api import names
 from serried.api.batch import Job
 from serried.api.core import PodTemplateMeta, PodTemplateSpec
 from serried.api.kueue import PodSet
+from serried.api.meta import OwnerReference
+from serried.api.resources import JOBS
 from serried.jobs.podset import PodSetStart, Problem, topology_request
 
 KIND = "Job"
@@ -34,6 +36,11 @@ def is_managed(job: Job) -> bool:
         "",
         "kubernetes.io/job-controller",
     )
+
+
+def is_owner(owner: OwnerReference | None) -> TypeGuard[OwnerReference]:
+    """Whether this owner is a batch/v1 Job: other APIs have a kind of that name, too."""
+    return owner is not None and (owner.kind, owner.api_version) == (KIND, JOBS.api_version)
 
 
 def queue_name(job: Job) -> str:
@@ -148,16 +155,23 @@ def mutate(job: dict[str, Any], *, bind: bool) -> list[dict[str, Any]]:
 
     A Job with a queue starts suspended. With `bind`, pods that would go to the default scheduler are Serried's to bind.
     """
-    if not job.get("metadata", {}).get("labels", {}).get(names.QUEUE_NAME):
+    spec, pod_spec = _within(job, "spec"), _within(job, "spec", "template", "spec")
+    if not (_within(job, "metadata", "labels") or {}).get(names.QUEUE_NAME) or spec is None or pod_spec is None:
         return []
-    spec = job.get("spec", {})
     operations: list[dict[str, Any]] = []
     if not spec.get("suspend"):
         operations.append({"op": "add", "path": "/spec/suspend", "value": True})
-    scheduler = spec.get("template", {}).get("spec", {}).get("schedulerName", "")
+    scheduler = pod_spec.get("schedulerName", "")
     if bind and scheduler in ("", "default-scheduler"):
         operations.append({"op": "add", "path": "/spec/template/spec/schedulerName", "value": names.SCHEDULER_NAME})
     return operations
+
+
+def _within(obj: Any, *path: str) -> dict[str, Any] | None:
+    """The mapping at this path; None where there is none: what is no Job is for the API server to refuse."""
+    for key in path:
+        obj = obj.get(key) if isinstance(obj, dict) else None
+    return obj if isinstance(obj, dict) else None
 
 
 def _without(mapping: Mapping[str, str], keys: list[str]) -> dict[str, str]:

@@ -12,6 +12,8 @@ from serried.api import names
 from serried.api.core import PodTemplateSpec, Toleration
 from serried.api.kueue import Admission, PodSetAssignment, PodSetTopologyRequest, ResourceFlavor, SliceConstraint
 
+_LABEL_LIMIT = 63  # characters of a label's value
+
 
 class Problem(NamedTuple):
     """Bad input: which field, what it holds, what is allowed."""
@@ -30,7 +32,7 @@ def workload_name(kind: str, name: str, uid: str) -> str:
     The hash covers the uid: a job deleted and created anew under its name gets a Workload of its own.
     """
     digest = hashlib.sha256(f"{kind}/{name}/{uid}".encode()).hexdigest()[:5]
-    return f"{kind.lower()}-{name}"[: 63 - 6].rstrip("-.") + "-" + digest
+    return f"{kind.lower()}-{name}"[: _LABEL_LIMIT - 6].rstrip("-.") + "-" + digest
 
 
 def topology_request(
@@ -112,12 +114,13 @@ def pod_set_start(
     start = PodSetStart(
         labels={
             names.POD_SET: assignment.name,
-            names.CLUSTER_QUEUE_NAME: admission.cluster_queue,
             names.LOCAL_QUEUE_NAME: queue,
             names.MANAGED: "true",
         },
         annotations={names.WORKLOAD: workload},
     )
+    if len(admission.cluster_queue) <= _LABEL_LIMIT:  # as an object's name it may be longer
+        start.labels[names.CLUSTER_QUEUE_NAME] = admission.cluster_queue
     if names.POD_GROUP not in template.metadata.labels:
         start.labels[names.POD_GROUP] = workload
     for name in dict.fromkeys(assignment.flavors.values()):

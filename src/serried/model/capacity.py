@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import numpy as np
@@ -129,7 +129,7 @@ def add(array: Ints, vector: Vector, rows: Ints, amount: Ints, sign: int) -> Non
         array[where] -= amount
 
 
-#: What is free of the resource of a line, at each of a number of places.
+#: What is free of the resource of a line, at each of a number of places; an array of its own.
 Free = Callable[[int], Ints]
 
 
@@ -137,13 +137,37 @@ def fits(free: Free, vector: Vector, places: int) -> Ints:
     """How many pods of this kind each place has room for: the least of free // request, not below 0."""
     if vector.missing:
         return np.zeros(places, dtype=np.int64)
+    result = _least(free, zip(vector.index.tolist(), vector.value.tolist(), strict=True), places)
+    return np.maximum(result, 0, out=result)
+
+
+def fits_beside(free: Free, vector: Vector, other: Vector, places: int) -> tuple[Ints, Ints, Bools]:
+    """As `fits`; the same beside one other pod; and whether that other pod fits at all."""
+    takes = dict(zip(other.index.tolist(), other.value.tolist(), strict=True))
+    wants = dict(zip(vector.index.tolist(), vector.value.tolist(), strict=True))
+    # What the other pod does not ask for is the same with and without it.
+    alone = _least(free, [(line, value) for line, value in wants.items() if line not in takes], places)
+    beside = alone.copy()
+    welcome = np.full(places, not other.missing)
+    for line, taken in takes.items():
+        here = free(line)
+        welcome &= here >= taken
+        if line in wants:
+            np.minimum(beside, (here - taken) // wants[line], out=beside)
+            np.minimum(alone, here // wants[line], out=alone)
+    if vector.missing:
+        return np.zeros_like(alone), np.zeros_like(beside), welcome
+    return np.maximum(alone, 0, out=alone), np.maximum(beside, 0, out=beside), welcome
+
+
+def _least(free: Free, wants: Iterable[tuple[int, int]], places: int) -> Ints:
     result: Ints = np.full(places, UNLIMITED, dtype=np.int64)
-    for line, value in zip(vector.index.tolist(), vector.value.tolist(), strict=True):
+    for line, value in wants:
         count = free(line)
         if value > 1:
-            count = count // value
+            np.floor_divide(count, value, out=count)
         np.minimum(result, count, out=result)
-    return np.maximum(result, 0, out=result)
+    return result
 
 
 def limiting(free: Free, vector: Vector, places: int) -> tuple[Ints, list[str]]:

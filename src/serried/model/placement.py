@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: Label values from the top level down to the lowest one named, and how many pods go there.
 Domain = tuple[tuple[str, ...], int]
@@ -22,3 +22,6 @@ class Placement:
     flavor: str
     levels: tuple[str, ...]
     domains: tuple[Domain, ...]
+    #: optimal placement was asked for, and this is not known to be optimal: why; "" otherwise. It is told, but not part
+    #: of the plan.
+    fallback: str = field(default="", compare=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -64,6 +64,12 @@ class Tree:
     def answer(self, leaf: int) -> tuple[str, ...]:
         """How a leaf is named in an assignment: by its hostname alone, or by its path."""
         return (self.levels[-1].values[leaf],) if self.host else self.path(len(self.levels) - 1, leaf)
+
+    def answers(self, leaves: Ints) -> Iterator[tuple[str, ...]]:
+        """How leaves are named in an assignment."""
+        if self.host:
+            return zip(map(self.levels[-1].values.__getitem__, leaves.tolist()))
+        return map(self.answer, leaves.tolist())
 
     @property
     def answer_levels(self) -> tuple[str, ...]:

@@ -10,11 +10,12 @@ from typing import Final, Literal
 import numpy as np
 
 from serried.api import names
-from serried.api.core import Node, Pod
+from serried.api.core import Node, Pod, Toleration
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
 from serried.api.quantity import QuantityError, resource_value
 from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
+from serried.model.filters import first_untolerated
 from serried.model.holds import Hold, Share, by_name, reckon
 from serried.model.journal import Journal
 from serried.model.nodes import NAME_FIELD, Nodes, same_for_placement
@@ -161,6 +162,35 @@ class World:
         """The name of the node with this value of kubernetes.io/hostname (of several, the one that counts)."""
         rows = self.nodes.hosts.get(hostname)
         return self.nodes.names[rows[0]] if rows else None
+
+    def is_open(self, levels: Sequence[str], values: Sequence[str], tolerations: Sequence[Toleration]) -> bool:
+        """Whether pods with these tolerations can still go to a domain: a node there is ready, not cordoned, and has no
+        taint that keeps them off."""
+        nodes = self.nodes
+        if levels[-1] == names.HOSTNAME:
+            rows = nodes.hosts.get(values[-1], [])[:1]
+        else:
+            there = nodes.usable.copy()
+            for key, value in zip(levels, values, strict=True):
+                there &= nodes.column(key).equals(value)
+            rows = np.flatnonzero(there).tolist()
+        return any(
+            nodes.usable[row] and first_untolerated(nodes.taints[nodes.taint_code[row]], tolerations) is None
+            for row in rows
+        )
+
+    def overbooked(self, key: Key) -> set[str]:
+        """The hosts on which a workload holds more than there is: others have come in between, or the node has less."""
+        found: set[str] = set()
+        hold = self._holds.get(key)
+        for share in hold.shares if hold is not None else ():
+            if share.levels == (names.HOSTNAME,):
+                rows, _ = share.rows_and_counts()
+                short = np.zeros(len(rows), dtype=np.bool_)
+                for line in share.vector.index[share.vector.value > 0].tolist():
+                    short |= self.capacity.free[line].take(rows) < 0
+                found.update(self.nodes.last_labels(row).get(names.HOSTNAME, "") for row in rows[short].tolist())
+        return found
 
     def topology_tree(self, topology: str) -> Tree | None:
         """All nodes of a Topology, whatever their flavor; None when there is no such Topology."""

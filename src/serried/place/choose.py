@@ -37,20 +37,28 @@ def sort(domains: Ints, *keys: Ints) -> Ints:
 
 def in_order(counts: Counts, domains: Ints, best_fit: bool) -> Ints:
     """Best score, then most slices (fewest for least-free), then fewest pods, then path. `domains` is ascending."""
-    slices = counts.slices[domains]
-    keys = [-slices if best_fit else slices, counts.pods[domains]]
-    if counts.score is not None:
-        keys.insert(0, -counts.score[domains])
-    return sort(domains, *keys)
+    return sort(domains, *_keys(counts, domains, counts.slices, counts.pods, best_fit))
 
 
 def in_leader_order(counts: Counts, domains: Ints, best_fit: bool) -> Ints:
     """Where the leader fits first; then as `in_order`, with the numbers beside the leader. `domains` is ascending."""
-    slices = counts.slices_with_leader[domains]
-    keys = [-slices if best_fit else slices, counts.pods_with_leader[domains]]
+    keys = _keys(counts, domains, counts.slices_with_leader, counts.pods_with_leader, best_fit)
+    return sort(domains, -_of(counts.leader, domains), *keys)
+
+
+def _keys(counts: Counts, domains: Ints, slices: Ints, pods: Ints, best_fit: bool) -> list[Ints]:
+    own = _of(slices, domains)
+    keys = [-own if best_fit else own]
+    if pods is not slices:
+        keys.append(_of(pods, domains))
     if counts.score is not None:
-        keys.insert(0, -counts.score[domains])
-    return sort(domains, -counts.leader[domains], *keys)
+        keys.insert(0, -_of(counts.score, domains))
+    return keys
+
+
+def _of(values: Ints, domains: Ints) -> Ints:
+    """The values of these domains, which are ascending and may be all there are."""
+    return values if len(domains) == len(values) else values[domains]
 
 
 def pick(values: Ints, allowed: Ints | None, score: Ints | None, need: int) -> int:

@@ -77,7 +77,10 @@ def count_up(
             slices = slices_with_leader = pods
         if level == wish.slice_level:
             slices = pods // wish.size if wish.size > 1 else pods
-            slices_with_leader = slices if with_leader is None else with_leader // wish.size
+            if with_leader is None:
+                slices_with_leader = slices
+            else:
+                slices_with_leader = with_leader // wish.size if wish.size > 1 else with_leader
         elif level > wish.slice_level:
             slices = slices_with_leader = np.zeros_like(pods)
         found.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,12 @@ class PlaceOptions:
     keep_lone_pods: bool = True
     #: ElasticJobsViaWorkloadSlicesWithTAS: a pod set that was scaled keeps the places it had
     elastic: bool = False
+    #: `placement: optimal`: each pod set gets the best placement there is by the three `measures`; not pod set groups,
+    #: pods beside others that keep their places, or where preferred affinity ranks the nodes
+    optimal: bool = False
+    #: partial placements that the search for the best one may look at (ten million: about 0.1 s); then the algorithm
+    #: chosen by the fields above places the pods, and the placement says so
+    optimal_limit: int = 10_000_000
 
     @staticmethod
     def from_gates(gates: Mapping[str, bool]) -> PlaceOptions:
@@ -32,3 +39,6 @@ class PlaceOptions:
             keep_lone_pods=gates.get("SkipReassignmentForPodOwnedWorkloads", default.keep_lone_pods),
             elastic=gates.get("ElasticJobsViaWorkloadSlicesWithTAS", default.elastic),
         )
+
+
+DEFAULT: Final = PlaceOptions()

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from serried.model.capacity import UNLIMITED, Bools, Ints, fits
+from serried.model.capacity import UNLIMITED, Bools, Ints, fits, fits_beside
 from serried.model.filters import mask
 from serried.model.placement import Domain, Placement
 from serried.model.requests import PodSetRequest
@@ -19,14 +19,14 @@ from serried.place.balanced import place_balanced
 from serried.place.counts import count_up
 from serried.place.explain import Room, explain
 from serried.place.keep import Replacement, cut, gap, merge
-from serried.place.options import PlaceOptions
+from serried.place.optimal import LimitReached, place_optimal
+from serried.place.options import DEFAULT, PlaceOptions
 from serried.place.result import NoPlacement
 from serried.place.search import Leaves, Search, Unfit, descend, find
 from serried.place.wish import Wish, WishError, read_wish
 
 __all__ = ["PlaceOptions", "Replacement", "place"]
 
-DEFAULT: Final = PlaceOptions()
 _NONE: Final[Mapping[str, Placement]] = MappingProxyType({})
 
 
@@ -66,7 +66,8 @@ def place(
             world,
             flavor,
             pod_sets,
-            options=options,
+            # Whether it fits is the same for all algorithms.
+            options=replace(options, optimal=False),
             assume_empty=True,
             replacement=replacement,
             previous=previous,
@@ -89,6 +90,8 @@ class _Ask:
     #: whose failure it is
     name: str
     within: Bools | None = None
+    #: other pods of the pod set keep their places
+    beside_kept: bool = False
 
 
 class _Trial:
@@ -109,11 +112,14 @@ class _Trial:
         self.array = world.capacity.unheld if assume_empty else world.capacity.free
         self.replacement = replacement
         self.previous = previous if options.elastic else _NONE
+        #: there are pod sets after this group, which have to see what it takes
+        self.more_to_place = True
 
     def place(self, pod_sets: Sequence[PodSetRequest]) -> list[Placement] | NoPlacement:
         placed: dict[int, Placement] = {}
         groups = [[i] for i in range(len(pod_sets))] if self.replacement is not None else _groups(pod_sets)
         for group in groups:
+            self.more_to_place = group is not groups[-1]
             for i in group:
                 if not 0 <= pod_sets[i].count <= UNLIMITED:
                     text = f"{pod_sets[i].count} pods; from 0 to {UNLIMITED} are possible"
@@ -168,7 +174,7 @@ class _Trial:
         leaves = self.search(ask)
         if isinstance(leaves, NoPlacement):
             return leaves
-        placement = self.charge(tree, workers, leaves.leaves, leaves.pods)
+        placement = replace(self.charge(tree, workers, leaves.leaves, leaves.pods), fallback=leaves.fallback)
         return placement, placement if leader is None else self.charge_leader(tree, leader, leaves.leader)
 
     def nowhere(self, pod_set: PodSetRequest) -> Placement:
@@ -198,15 +204,26 @@ class _Trial:
         counts = count_up(tree, wish, room.pods, room.with_leader, room.leader, room.score)
         best_fit = wish.mode != "unconstrained" or not self.options.least_free_when_unconstrained
         search = Search(tree, counts, wish, ask.count // wish.size, ask.leader is not None, best_fit)
+        fallback = ""
+        if self.options.optimal:
+            fallback = _not_covered(ask, room)
+            if not fallback:
+                try:
+                    best = place_optimal(search, self.options.optimal_limit)
+                except LimitReached:
+                    fallback = f"it was not found within {self.options.optimal_limit} partial placements"
+                else:
+                    if best is not None:
+                        return best
         if self.options.balanced and wish.mode == "preferred":
             balanced = place_balanced(search)
             if balanced is not None:
-                return balanced
+                return replace(balanced, fallback=fallback)
         found = find(search)
         if not isinstance(found, Unfit):
             leaves = descend(search, found)
             if leaves is not None:
-                return leaves
+                return replace(leaves, fallback=fallback)
             found = Unfit(found.level, 0)
         topology = self.world.flavors[self.flavor].spec.topology_name or self.flavor
         return explain(search, room, found, ask.name, topology, ask.count)
@@ -226,23 +243,23 @@ class _Trial:
             allowed = allowed & ask.within
         free = tree.leaf_free(self.array, nodes.usable)
         vector = self.world.capacity.vector(workers.requests)
-        pods = fits(free, vector, tree.leaves) * allowed
         if ask.leader is None:
+            pods = fits(free, vector, tree.leaves) * allowed
             return Room(present, ask.within, masked, free, vector, pods, None, None, score)
         own = self.world.capacity.vector(ask.leader.requests)
-        hosts = (fits(free, own, tree.leaves) > 0) & allowed
-        takes = dict(zip(own.index.tolist(), own.value.tolist(), strict=True))
-        beside = fits(lambda line: free(line) - takes.get(line, 0), vector, tree.leaves)
+        pods, beside, welcome = fits_beside(free, vector, own, tree.leaves)
+        pods, hosts = pods * allowed, welcome & allowed
         with_leader = np.where(hosts, beside, pods)
         return Room(present, ask.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
 
     def charge(self, tree: Tree, pod_set: PodSetRequest, leaves: Ints, pods: Ints) -> Placement:
-        """Charges pods to leaves for the pod sets that follow, and words the placement."""
+        """Charges pods to leaves for the pod sets that follow, if there are any, and words the placement."""
         order = np.argsort(leaves)
         order = order[pods[order] > 0]
         leaves, pods = leaves[order], pods[order]
-        self.world.charge(self.array, tree, leaves, pods, pod_set.requests)
-        domains = tuple((tree.answer(leaf), count) for leaf, count in zip(leaves.tolist(), pods.tolist(), strict=True))
+        if self.more_to_place:
+            self.world.charge(self.array, tree, leaves, pods, pod_set.requests)
+        domains = tuple(zip(tree.answers(leaves), pods.tolist(), strict=True))
         return Placement(pod_set.name, self.flavor, tree.answer_levels, domains)
 
     def charge_leader(self, tree: Tree, leader: PodSetRequest, leaf: int) -> Placement:
@@ -291,11 +308,11 @@ class _Trial:
             return NoPlacement(
                 ask.name, f"cannot find replacement assignment for unhealthy node: {replacement.unhealthy}"
             )
-        found = self.search(replace(ask, wish=wish, count=lost, within=within))
+        found = self.search(replace(ask, wish=wish, count=lost, within=within, beside_kept=True))
         if isinstance(found, NoPlacement):
             return found
         added = self.charge(tree, pod_set, found.leaves, found.pods)
-        placement = replace(added, domains=merge(tree, kept, added.domains))
+        placement = replace(added, domains=merge(tree, kept, added.domains), fallback=found.fallback)
         return placement, placement
 
     def scale(self, ask: _Ask) -> tuple[Placement, Placement] | NoPlacement | None:
@@ -316,15 +333,28 @@ class _Trial:
         if leader is not None and leader_before is not None:
             self.charge_domains(tree, leader, leader_before.domains)
         if more > 0:
-            found = self.search(replace(ask, leader=None if leader_before is not None else leader, count=more))
+            only = None if leader_before is not None else leader
+            found = self.search(replace(ask, leader=only, count=more, beside_kept=True))
             if isinstance(found, NoPlacement):
                 return found
             added = self.charge(tree, workers, found.leaves, found.pods)
             kept = merge(tree, kept, added.domains)
+            before = replace(before, fallback=found.fallback)
             if leader is not None and leader_before is None:
                 leader_before = self.charge_leader(tree, leader, found.leader)
         placement = replace(before, flavor=self.flavor, domains=kept)
         return placement, placement if leader_before is None else replace(leader_before, flavor=self.flavor)
+
+
+def _not_covered(ask: _Ask, room: Room) -> str:
+    """Why optimal placement is not for this; "" if it is."""
+    if ask.leader is not None:
+        return "it does not cover pod set groups"
+    if ask.beside_kept:
+        return "other pods of the pod set keep their places"
+    if room.score is not None and np.ptp(room.score):
+        return "preferred node affinity ranks the nodes"
+    return ""
 
 
 def _groups(pod_sets: Sequence[PodSetRequest]) -> list[list[int]]:

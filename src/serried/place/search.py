@@ -45,6 +45,8 @@ class Leaves:
     leaves: Ints
     pods: Ints
     leader: int
+    #: why it is not the best placement, although that was asked for; "" otherwise
+    fallback: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,37 +62,47 @@ def find(search: Search) -> Found | Unfit:
     level = search.wish.level
     while True:
         counts = search.counts[level]
-        listed = in_leader_order(counts, np.arange(len(counts.pods)), search.best_fit)
-        alone = _one_domain(search, counts, listed)
+        alone = _one_domain(search, counts)
         if alone is not None:
             return Found(level, alone)
         if search.wish.mode == "required":
-            return Unfit(level, int(counts.slices[listed[0]]))
+            first = in_leader_order(counts, np.arange(len(counts.pods)), search.best_fit)[0]
+            return Unfit(level, int(counts.slices[first]))
         if search.wish.mode == "unconstrained" or level == 0:
-            return _several_domains(search, level, listed)
+            return _several_domains(search, level)
         level -= 1
 
 
-def _one_domain(search: Search, counts: Counts, listed: Ints) -> Ints | None:
+def _one_domain(search: Search, counts: Counts) -> Ints | None:
     """The domain that takes everything, as a list of one."""
-    fitting = (counts.slices_with_leader[listed] >= search.need) & (counts.leader[listed] >= search.leader)
-    if not fitting.any():
+    fitting = counts.slices_with_leader >= search.need
+    if search.leader:
+        fitting &= counts.leader > 0
+    domains = np.flatnonzero(fitting)
+    if not len(domains):
         return None
-    first = int(np.argmax(fitting))
+    if counts.score is None:
+        # Where it fits, the best fit is the least free.
+        return in_leader_order(counts, domains, False)[:1]
+    listed = in_leader_order(counts, np.arange(len(fitting)), search.best_fit)
+    first = int(np.argmax(fitting[listed]))
     if not search.best_fit:
         return listed[first : first + 1]
     if first and search.wish.mode != "required":
         # Only the first is asked: one of a lower score is not preferred to several domains of a higher score.
         return None
     tail = listed[first:]
-    score = None if counts.score is None else counts.score[tail]
-    best = pick(counts.slices_with_leader[tail], counts.leader[tail] if search.leader else None, score, search.need)
+    allowed = counts.leader[tail] if search.leader else None
+    best = pick(counts.slices_with_leader[tail], allowed, counts.score[tail], search.need)
     return tail[best : best + 1]
 
 
-def _several_domains(search: Search, level: int, listed: Ints) -> Found | Unfit:
+def _several_domains(search: Search, level: int) -> Found | Unfit:
     """As many domains as it takes, the leader's first."""
     counts, need = search.counts[level], search.need
+    # A domain with no room for a slice is of use to a leader only.
+    domains = np.arange(len(counts.slices)) if search.leader else np.flatnonzero(counts.slices)
+    listed = in_leader_order(counts, domains, search.best_fit)
     chosen = listed[:0]
     if search.leader:
         listed = leader_to_front(

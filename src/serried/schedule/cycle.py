@@ -120,6 +120,7 @@ class _Turn:
                 admitted=holding.admitted,
                 checks=grant.checks,
                 kind=grant.kind,
+                note=wording.not_optimal(holding.placements),
             )
         )
 

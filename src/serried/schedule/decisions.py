@@ -29,6 +29,8 @@ class Admit(msgspec.Struct, frozen=True):
     #: new: it had nothing. topology, replacement: it held this quota already, and gets places, or others than before.
     #: checks: it holds all of this already, and all its checks are ready.
     kind: Literal["new", "topology", "replacement", "checks"] = "new"
+    #: what its owner should know of the decision, in whole sentences; "" for nothing
+    note: str = ""
 
 
 class Evict(msgspec.Struct, frozen=True):

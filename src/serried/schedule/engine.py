@@ -24,6 +24,7 @@ from serried.api.kueue import (
 from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import PendingReason, QueueReason, WorkloadCondition
 from serried.model.world import World
+from serried.place.options import DEFAULT, PlaceOptions
 from serried.quota.limits import Limits, QueueProblem, read_limits
 from serried.schedule.admission import from_status, same_claims
 from serried.schedule.cycle import Cycle, run_cycle
@@ -51,8 +52,8 @@ class Engine:
     start, feed nodes, topologies, flavors and queues first: then nothing has to be worked out twice.
     """
 
-    def __init__(self, options: Options = DEFAULT_OPTIONS) -> None:
-        self._state = State(options)
+    def __init__(self, place_options: PlaceOptions = DEFAULT, options: Options = DEFAULT_OPTIONS) -> None:
+        self._state = State(place_options, options)
 
     # --- nodes, pods, topologies, flavors
 

@@ -11,7 +11,7 @@ import msgspec
 from serried.api.meta import Key
 from serried.api.names import HOSTNAME, PendingReason
 from serried.api.quantity import format_quantity
-from serried.place.result import NoPlacement
+from serried.place.result import NoPlacement, Placement
 from serried.quota.ledger import Shortage
 from serried.schedule.reasons import Reason
 
@@ -62,6 +62,12 @@ def lacks_quota(pod_set: str, queue: str, short: Shortage, holders: str) -> Reas
         where=f"flavor {flavor}",
         frees=f"the end of workloads that hold it: {holders}" if holders else "",
     )
+
+
+def not_optimal(placements: Sequence[Placement]) -> str:
+    """Optimal placement was asked for, but not all pod sets are known to have it; "" if they are."""
+    told = [f"The placement of pod set {p.pod_set} may not be optimal: {p.fallback}." for p in placements if p.fallback]
+    return " ".join(told)
 
 
 def not_covered(pod_set: str, queue: str, resource: str, amount: int, covered: Sequence[str]) -> Reason:

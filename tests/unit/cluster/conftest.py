@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serried.cluster import http
+from serried.cluster import transport
 from serried.cluster.http import HttpCluster
 from tests.unit.cluster.server import ApiServer, kubeconfig
 
@@ -20,6 +20,6 @@ async def server() -> AsyncIterator[ApiServer]:
 
 @pytest.fixture
 async def cluster(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpCluster]:
-    monkeypatch.setattr(http, "FIRST_DELAY", 0.001)
+    monkeypatch.setattr(transport, "FIRST_DELAY", 0.001)
     async with await HttpCluster.from_kubeconfig(kubeconfig(tmp_path / "config", server.url), retries=3) as made:
         yield made

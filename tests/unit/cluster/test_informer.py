@@ -177,7 +177,7 @@ async def test_trouble_of_any_kind_is_outlived_and_told_once(
     server.answers = [refuse(500), refuse(500), refuse(403, "Forbidden", "listing is forbidden"), page(version=7)]
     follower.informer.start()
     async with asyncio.timeout(PATIENCE):
-        while len(server.watch_answers) > 1:  # noqa: ASYNC110 - the server tells nobody
+        while len(server.watch_answers) > 1:
             await asyncio.sleep(0.001)
     server.watch_answers = []
     stream = await server.watch()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from serried.control.config import Configuration, ConfigurationError, load
+from serried.place.options import PlaceOptions
 
 
 def write(folder: Path, text: str) -> Path:
@@ -26,6 +27,13 @@ def test_sections_are_read(tmp_path: Path) -> None:
     assert not config.webhook.enabled
 
 
+def test_placement_is_chosen(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "")).place_options() == PlaceOptions()
+    text = "placement: optimal\nplacementLimit: 5\nfeatureGates: {TASBalancedPlacement: true, TASProfileMixed: false}\n"
+    options = load(write(tmp_path, text)).place_options()
+    assert options == PlaceOptions(balanced=True, least_free_when_unconstrained=False, optimal=True, optimal_limit=5)
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -34,6 +42,10 @@ def test_sections_are_read(tmp_path: Path) -> None:
         ("webhook: {port: 70000}", "webhook.port"),
         ("client: {concurrency: 0}", "client.concurrency"),
         ("statusInterval: 0", "statusInterval"),
+        ("placement: best", "placement"),
+        ("placementLimit: 0", "placementLimit"),
+        ("placementLimit: 100000001", "placementLimit"),
+        ("featureGates: {TASBalanced: true}", "TASBalanced; allowed are TASBalancedPlacement"),
         ("apiVersion: config.kueue.x-k8s.io/v1beta1", "config.serried.io/v1alpha1"),
         ("a: [", "line"),
         ("- 1", "object"),

@@ -67,6 +67,8 @@ def view(
     classes: dict[str, int] | None = None,
     pod_classes: dict[str, int] | None = None,
     unplanned: int = 0,
+    closed: tuple[str, ...] = (),
+    overbooked: tuple[str, ...] = (),
 ) -> View:
     flavor = msgspec.convert(
         {"metadata": {"name": "gpu"}, "spec": {"nodeLabels": {"pool": "gpu"}}}, type=ResourceFlavor
@@ -81,6 +83,8 @@ def view(
         workload_priority_classes={("", n): WorkloadPriorityClass(value=v) for n, v in (classes or {}).items()},
         priority_classes={("", n): PriorityClass(value=v) for n, v in (pod_classes or {}).items()},
         node_of=lambda host: host,
+        is_open=lambda levels, values, tolerations: values[-1] not in closed,
+        overbooked=lambda key: overbooked,
     )
 
 
@@ -214,6 +218,45 @@ def test_a_job_that_we_suspended_starts_only_when_the_job_controller_has_seen_it
     assert [type(s) for s in steps(job(generation=2, status=noticed), admitted(job()))] == [PatchJob, CreatePodGroup]
 
 
+def test_an_admission_whose_places_are_closed_is_taken_back_before_and_after_the_start() -> None:
+    (step,) = steps(job(), admitted(job()), closed=("n1",))
+    assert isinstance(step, PatchWorkload)
+    assert step.event is not None
+    assert step.event[0] == "EvictedDueToNodeFailures"
+    assert "n1" in step.event[1]
+    assert step.patch["status"]["admission"] is None
+    found = {c["type"]: (c["status"], c["reason"]) for c in step.patch["status"]["conditions"]}
+    assert found == {
+        "Evicted": ("True", "NodeFailures"),
+        "QuotaReserved": ("False", "Pending"),
+        "Admitted": ("False", "NoReservation"),
+    }
+    stop, evict = steps(job(suspend=False), admitted(job()), members(Stage.READY, Stage.WAITING), closed=("n1",))
+    assert isinstance(stop, PatchJob)
+    assert stop.patch["spec"] == {"suspend": True}
+    assert isinstance(evict, PatchWorkload)
+    (step,) = steps(job(), admitted(job()), overbooked=("n0",))
+    assert isinstance(step, PatchWorkload)
+    both = members(Stage.READY, Stage.READY)
+    assert not any(isinstance(s, PatchJob) for s in steps(job(suspend=False), admitted(job()), both, closed=("n1",)))
+
+
+def test_a_workload_that_is_deactivated_is_stopped_and_gives_everything_back() -> None:
+    workload = admitted(job())
+    workload.spec.active = False
+    stop, evict = steps(job(suspend=False), workload, members(Stage.READY, Stage.READY))
+    assert isinstance(stop, PatchJob)
+    assert isinstance(evict, PatchWorkload)
+    assert evict.event is not None
+    assert evict.event[0] == "EvictedDueToDeactivated"
+
+
+def test_a_template_changed_between_admission_and_start_is_queued_anew() -> None:
+    changed = job()
+    changed.spec.template.spec.node_selector = {"zone": "b"}
+    assert [type(s) for s in steps(changed, admitted(job()))] == [DeleteWorkload]
+
+
 def test_a_whole_gang_is_placed_by_rank() -> None:
     found = steps(job(suspend=False), admitted(job()), members(Stage.WAITING, Stage.WAITING))
     (place,) = (s for s in found if isinstance(s, Place))
@@ -255,6 +298,40 @@ def test_the_end_is_written_when_the_job_says_so_or_all_its_pods_have_succeeded(
     assert not any(
         isinstance(s, PatchWorkload) for s in steps(job(suspend=False), admitted(job()), members(Stage.SUCCEEDED))
     )
+
+
+def test_a_running_job_that_names_no_queue_any_more_stays_ours_until_it_is_suspended() -> None:
+    workload = admitted(job())
+    waits = members(Stage.WAITING, Stage.WAITING)
+    assert any(isinstance(s, Place) for s in steps(job(suspend=False, labels={}), workload, waits))
+    (step,) = steps(job(labels={}), workload)
+    assert isinstance(step, DeleteWorkload)
+    (step,) = steps(job(suspend=False, labels={}), made(job()))
+    assert isinstance(step, DeleteWorkload)
+
+
+def test_somebody_elses_workload_of_that_name_is_left_alone_and_the_job_is_told() -> None:
+    other = made(job())
+    other.metadata.owner_references = []
+    stop, warn = steps(job(suspend=False), other)
+    assert isinstance(stop, PatchJob)
+    assert isinstance(warn, Warn)
+    assert NAME in warn.message
+    assert steps(job(deletionTimestamp=NOW), other) == []
+    other = made(job())
+    other.metadata.owner_references[0].api_version = "batch.volcano.sh/v1alpha1"
+    assert steps(None, other) == []
+
+
+def test_another_priority_class_is_followed_while_it_waits_and_a_priority_set_by_hand_stays() -> None:
+    workload = made(job())
+    labelled = job(labels={names.QUEUE_NAME: "lq", names.PRIORITY_CLASS: "high"})
+    (step,) = steps(labelled, workload, classes={"high": 9})
+    assert isinstance(step, PatchWorkload)
+    spec = step.patch["spec"]
+    assert (spec["priority"], spec["priorityClassRef"]["name"]) == (9, "high")
+    workload.spec.priority = 5
+    assert steps(job(), workload) == []
 
 
 def test_a_workload_whose_job_is_gone_or_another_is_deleted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import ssl
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,13 +15,31 @@ from serried.api import names
 from serried.api.resources import JOBS, MUTATING_WEBHOOKS, PODS, Resource
 from serried.cluster.protocol import AlreadyExists
 from serried.control import webhook
-from serried.control.config import Webhook
+from serried.control.config import ConfigurationError, Webhook
 from serried.embedded.server import EmbeddedCluster
 
 
 def admission_review(operation: str = "CREATE") -> bytes:
     job = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {"template": {"spec": {}}}}
     return msgspec.json.encode({"request": {"uid": "u", "operation": operation, "object": job}})
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"metadata": None},
+        {"metadata": {"labels": None}},
+        {"metadata": {"labels": []}},
+        {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}},
+        {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": None},
+        {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {"template": []}},
+    ],
+    ids=str,
+)
+def test_an_object_that_is_no_job_is_left_to_the_api_server(odd: dict[str, Any]) -> None:
+    body = msgspec.json.encode({"request": {"uid": "u", "operation": "CREATE", "object": odd}})
+    assert "patch" not in webhook.review(body, bind=True)["response"]
 
 
 def operations(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -98,3 +117,20 @@ def test_in_process_it_changes_jobs_and_nothing_else() -> None:
     pod: dict[str, Any] = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {}}
     webhook.in_process(PODS, "CREATE", pod)
     assert pod["spec"] == {}
+
+
+@pytest.mark.parametrize("files", [(), ("tls.crt", "tls.key", "ca.crt")])
+async def test_certificates_that_are_missing_or_none_are_named(tmp_path: Path, files: tuple[str, ...]) -> None:
+    for name in files:
+        (tmp_path / name).write_text("no certificate")
+    config = Webhook(enabled=True, host="127.0.0.1", port=0, cert_dir=str(tmp_path))
+    with pytest.raises(ConfigurationError, match="certDir"):
+        async with webhook.serve(EmbeddedCluster(), config, bind=True):
+            pass
+
+
+async def test_an_address_that_cannot_be_listened_on_is_named() -> None:
+    config = Webhook(enabled=True, host="203.0.113.7", port=9443)
+    with pytest.raises(ConfigurationError, match=r"203\.0\.113\.7:9443"):
+        async with webhook.serve(EmbeddedCluster(), config, bind=True):
+            pass

@@ -12,7 +12,7 @@ from serried.api.core import Pod, PodSchedulingGate
 from serried.api.names import PodGroupPhase
 from serried.gang import podgroup
 from serried.gang.membership import Gang, Member, Stage, member
-from serried.gang.plan import Move, PodSetPlan, moves
+from serried.gang.plan import Move, PodSetPlan, closed_places, moves
 
 PLAN = PodSetPlan.of("main", [names.HOSTNAME], [(("n0",), 1), (("n1",), 2), (("n2",), 1)])
 
@@ -66,6 +66,40 @@ def test_a_successor_waits_until_the_place_is_empty() -> None:
     assert next_moves(both) == []
     both.remove("old")
     assert places(next_moves(both)) == {"new": "n2"}
+
+
+def test_those_of_an_earlier_run_neither_begin_the_gang_nor_keep_places_they_do_not_stand_on() -> None:
+    """Rank 3 of the run before is dying on a node that is not in the plan any more, rank 0 on one that is rank 3's."""
+    gone = pod(3, Stage.READY, node="lost", name="old-3", deleting=True)
+    there = pod(0, Stage.READY, node="n2", name="old-0", deleting=True)
+    fresh = gang([gone, there, *(pod(i) for i in (0, 1, 2))])
+    assert next_moves(fresh) == []
+    fresh.set(pod(3))
+    assert places(next_moves(fresh)) == {"p-0": "n0", "p-1": "n1", "p-2": "n1"}
+    fresh.remove("old-0")
+    assert places(next_moves(fresh)) == {"p-0": "n0", "p-1": "n1", "p-2": "n1", "p-3": "n2"}
+
+
+def closed(gang: Gang, *hosts: str, every: bool = False) -> list[str]:
+    found = closed_places(
+        gang, {"main": PLAN}, lambda levels, values: values[-1] not in hosts, lambda value: value, every=every
+    )
+    return [values[-1] for values in found]
+
+
+def test_a_closed_place_matters_while_somebody_is_to_take_it() -> None:
+    bound = [pod(i, Stage.READY, node=PLAN.places[i][0]) for i in range(3)]
+    assert closed(gang(bound), "n0", "n1", every=True) == ["n0", "n1"]
+    assert closed(gang(bound), "n0", "n1", "n2") == []
+    assert closed(gang([*bound, pod(3)]), "n0", "n2") == ["n2"]
+    assert closed(gang([*bound, pod(3, Stage.RELEASED, node="n2")]), "n2") == ["n2"]
+    assert closed(gang([*bound, pod(3, Stage.RELEASED, node="n2", deleting=True)]), "n2") == []
+    dying = pod(3, Stage.READY, node="n2", name="old", deleting=True)
+    assert closed(gang([*bound, dying, pod(3)]), "n2") == ["n2"]
+    assert closed(gang([*bound, pod(None, name="any")]), "n2") == ["n2"]
+    on_its_way = gang([*bound, pod(3)])
+    on_its_way.in_flight.add("uid-p-3")
+    assert closed(on_its_way, "n2") == []
 
 
 def test_a_finished_pods_place_is_free_for_its_successor() -> None:

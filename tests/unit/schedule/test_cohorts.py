@@ -35,7 +35,7 @@ def cohort(name: str, parent: str = "", **quota: Any) -> Cohort:
 
 def teams(*names: str, cohort: str = "all", fair: bool = False, **quotas: dict[str, Any]) -> Engine:
     """Teams with 10 cpu each, or as given: quota, and what else its ClusterQueue says."""
-    result = Engine(Options(fair_sharing=FairSharing() if fair else None))
+    result = Engine(options=Options(fair_sharing=FairSharing() if fair else None))
     result.set_namespace(NS, {})
     feed(result, flavor("f"))
     for name in names:
