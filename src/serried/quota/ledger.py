@@ -82,6 +82,14 @@ class Ledger:
             cohort = self._cohorts[cohort][1] if cohort in self._cohorts else ""
         return []
 
+    def ancestors(self, cohort: str) -> list[str]:
+        """A cohort and those above it, nearest first; [] for ""."""
+        seen: list[str] = []
+        while cohort and cohort not in seen:
+            seen.append(cohort)
+            cohort = self._cohorts[cohort][1] if cohort in self._cohorts else ""
+        return seen
+
     # --- the tree
 
     def queue(self, name: str) -> Node:

@@ -159,16 +159,18 @@ class Engine:
             reroute(state, local_queue)
 
     def set_cohort(self, cohort: Cohort) -> None:
-        state, name = self._state, cohort.metadata.name
         limits, problems = read_limits(cohort.spec)
+        self._put_cohort(cohort, limits, problems)
+
+    def _put_cohort(self, given: Cohort, limits: Limits, problems: list[QueueProblem]) -> None:
+        state, name = self._state, given.metadata.name
         known = state.cohorts.get(name)
-        if known is not None and known.spec == cohort.spec:
-            known.generation = cohort.metadata.generation
+        if known is not None and (known.spec, known.problems) == (given.spec, problems):
             return
         before = self._cohort_trees()
-        state.cohorts[name] = CohortState(cohort.spec, cohort.metadata.generation, problems)
-        weight = read_weight(cohort.spec.fair_sharing.weight) if cohort.spec.fair_sharing is not None else Fraction(1)
-        state.ledger.set_cohort(name, limits, cohort.spec.parent_name, weight)
+        state.cohorts[name] = CohortState(given.spec, limits, problems)
+        weight = read_weight(given.spec.fair_sharing.weight) if given.spec.fair_sharing is not None else Fraction(1)
+        state.ledger.set_cohort(name, limits, given.spec.parent_name, weight)
         self._cohorts_changed(before)
 
     def delete_cohort(self, name: str) -> None:
@@ -423,6 +425,16 @@ class Engine:
                     given.spec, given.metadata.generation = queue.spec, queue.generation
                 problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
                 self._put_cluster_queue(given, queue.limits if queue else Limits(), [problem])
+            case "Cohort":
+                cohort = state.cohorts.get(key[1])
+                given_cohort = Cohort()
+                given_cohort.metadata.name = key[1]
+                if cohort is not None:
+                    given_cohort.spec = cohort.spec
+                problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
+                self._put_cohort(given_cohort, cohort.limits if cohort is not None else Limits(), [problem])
+            case "AdmissionCheck":
+                self.delete_admission_check(key[1])
             case "LocalQueue":
                 self.delete_local_queue(key)
             case "Topology":

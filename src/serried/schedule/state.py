@@ -80,7 +80,8 @@ class CohortState:
     """A Cohort as it was last read."""
 
     spec: CohortSpec
-    generation: int
+    limits: Limits
+    #: what is wrong with the spec itself
     problems: list[QueueProblem]
 
 

@@ -115,6 +115,23 @@ def test_a_cohort_that_gets_quota_wakes_those_who_wait() -> None:
     assert run(given) == ["w"]
 
 
+def test_a_cohort_that_cannot_be_right_is_told_to_the_queues_below_it() -> None:
+    given = teams("a", cohort="team")
+    given.set_cohort(cohort("team", "org"))
+    given.set_cohort(cohort("org", cpu="-3"))
+    feed(given, workload("w", queue="a", cpu=1))
+    assert run(given) == []
+    status = given.status(("", "a"))
+    assert isinstance(status, ClusterQueueStatus)
+    assert status.conditions[0].reason == "Misconfigured"
+    assert "Cohort org: spec.resourceGroups[0].flavors[0].resources[0].nominalQuota" in status.conditions[0].message
+    given.set_cohort(cohort("org", cpu=3))
+    assert run(given) == ["w"]
+    given.set_malformed("Cohort", ("", "org"), "expected int, got str")
+    feed(given, workload("x", queue="a", cpu=1))
+    assert run(given) == []
+
+
 def test_of_two_teams_the_one_with_the_smaller_share_is_served_first() -> None:
     given = teams("a", "b", "bank", fair=True, a={"cpu": 0}, b={"cpu": 0})
     for i in range(4):
