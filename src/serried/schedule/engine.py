@@ -167,31 +167,23 @@ class Engine:
         known = state.cohorts.get(name)
         if known is not None and (known.spec, known.problems) == (given.spec, problems):
             return
-        before = self._cohort_trees()
+        before = state.ledger.tree_above(name)
         state.cohorts[name] = CohortState(given.spec, limits, problems)
         weight = read_weight(given.spec.fair_sharing.weight) if given.spec.fair_sharing is not None else Fraction(1)
         state.ledger.set_cohort(name, limits, given.spec.parent_name, weight)
-        self._cohorts_changed(before)
+        self._cohorts_changed({before, state.ledger.tree_above(name)})
 
     def delete_cohort(self, name: str) -> None:
         if self._state.cohorts.pop(name, None) is not None:
-            before = self._cohort_trees()
+            before = self._state.ledger.tree_above(name)
             self._state.ledger.remove_cohort(name)
-            self._cohorts_changed(before)
+            self._cohorts_changed({before, self._state.ledger.tree_above(name)})
 
-    def _cohort_trees(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Of every ClusterQueue with a cohort: its tree, and the circle of cohorts above it."""
-        ledger = self._state.ledger
-        return {
-            name: (ledger.tree_of(name), tuple(ledger.cycle_above(queue.spec.cohort_name)))
-            for name, queue in self._state.cluster_queues.items()
-            if queue.spec.cohort_name
-        }
-
-    def _cohorts_changed(self, before: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
-        """Quota of a cohort, or what is above what, has changed: everyone in the trees concerned is looked at again."""
-        for name in before:
-            refresh(self._state, self._state.cluster_queues[name])
+    def _cohorts_changed(self, trees: set[str]) -> None:
+        """Quota of a cohort, or what is above what, has changed: everyone in these trees is looked at again."""
+        for name, queue in list(self._state.cluster_queues.items()):
+            if queue.spec.cohort_name and self._state.ledger.tree_of(name) in trees:
+                refresh(self._state, queue)
 
     def _tree_changed(self, *trees: str) -> None:
         """Quota that others in these trees can borrow has changed."""
