@@ -26,6 +26,7 @@ from serried.control.executor import Executor
 from serried.control.state import State
 from serried.schedule.cycle import Admit
 from serried.schedule.engine import Engine
+from serried.schedule.options import Options
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,8 @@ class Controller:
         self, cluster: Cluster, config: Configuration | None = None, *, clock: Callable[[], datetime] = utc_now
     ) -> None:
         self.config = config or Configuration()
-        self.engine = Engine(self.config.place_options())
+        # Evictions that the engine decides are not carried out yet.
+        self.engine = Engine(self.config.place_options(), Options(preemption=False))
         self.state = State(self.engine, self._mark)
         self.ready = asyncio.Event()
         self._cluster = cluster

@@ -5,11 +5,12 @@ from __future__ import annotations
 from serried.cluster.protocol import Cluster, NotFound
 from serried.control.state import State
 from serried.schedule.engine import Engine
+from serried.schedule.options import Options
 
 
 async def read(cluster: Cluster) -> State:
     """Lists everything the controller watches, into an engine of one's own. Kinds that are not served are empty."""
-    state = State(Engine(), mark=lambda _: None)
+    state = State(Engine(options=Options(preemption=False)), mark=lambda _: None)
     for resource, change in state.feeds():
         try:
             listing = await cluster.list(resource)

@@ -40,6 +40,8 @@ class Transformation:
 class Options:
     """Everything that is not an object of the API."""
 
+    #: whether anybody is preempted; not, where nobody carries out evictions
+    preemption: bool = True
     fair_sharing: FairSharing | None = None
     admission_fair_sharing: AdmissionFairSharing | None = None
     #: annotation kueue.x-k8s.io/priority-boost counts
