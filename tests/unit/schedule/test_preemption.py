@@ -78,9 +78,9 @@ def queue(**quotas: Any) -> Story:
     return Story(engine(flavor("f"), spec, local_queue()))
 
 
-def racks(*, per_node: int = 1) -> Story:
+def racks() -> Story:
     """Two racks of two nodes with 8 GPUs each."""
-    spec = cluster_queue(flavors={"h100": {GPU: 32}}, preemption=LOWER)
+    spec = cluster_queue(flavors={"h100": {GPU: 64}}, preemption=LOWER)
     given = engine(topology(), flavor("h100", "fabric"), local_queue(), spec)
     for i in range(4):
         feed(given, node(f"n{i}", rack=f"r{i // 2}"))
