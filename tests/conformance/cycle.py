@@ -26,6 +26,7 @@ from serried.api.kueue import (
 from serried.api.meta import Key, condition_is
 from serried.api.names import PendingReason
 from serried.api.quantity import resource_value
+from serried.place.options import PlaceOptions
 from serried.schedule.cycle import Admit, Cycle, Evict, Finish
 from serried.schedule.engine import Engine
 from serried.schedule.options import AdmissionFairSharing, FairSharing, Options, Transformation
@@ -60,6 +61,7 @@ def difference(case: Case) -> str:
         "inadmissibleLeft": _by_queue(outcome.parked),
         "events": _counted(_events(outcome)),
         "workloads": _statuses(case, outcome),
+        "skippedPreemptions": {q: outcome.skipped[q] for q in expected.get("skippedPreemptions", ())},
     }
     wanted: dict[str, Any] = {
         "scheduled": sorted(expected.get("scheduled", ())),
@@ -74,6 +76,7 @@ def difference(case: Case) -> str:
             _name((w["metadata"].get("namespace", ""), w["metadata"]["name"])): _status(w)
             for w in expected.get("workloads", ())
         },
+        "skippedPreemptions": expected.get("skippedPreemptions", {}),
     }
     lines = []
     for key, value in wanted.items():
@@ -114,6 +117,8 @@ class _Outcome:
     told: dict[Key, str] = field(default_factory=dict)
     left: dict[str, list[str]] = field(default_factory=dict)
     parked: dict[str, list[str]] = field(default_factory=dict)
+    #: ClusterQueue → heads that would have preempted others, but came too late
+    skipped: Counter[str] = field(default_factory=Counter)
     second_failed: list[Key] = field(default_factory=list)
 
     @property
@@ -142,6 +147,7 @@ def _run(case: Case) -> _Outcome:
             record = state.workloads[key]
             if record.holding is None and record.told is not None:
                 outcome.told[key] = _code(record.told)
+                outcome.skipped[record.cluster_queue] += record.told.constraint.startswith("the victims")
         error = case.get("workloadStatusPatchError")
         if error:
             decided = [d.key for d in cycle.decisions] + [e.key for e in cycle.evictions]
@@ -220,7 +226,8 @@ def _engine(case: Case) -> Engine:
     gates = case.get("featureGates", {})
     usage = case.get("admissionFairSharing")
     engine = Engine(
-        Options(
+        PlaceOptions.from_gates(gates),
+        options=Options(
             fair_sharing=FairSharing() if case.get("fairSharing") else None,
             admission_fair_sharing=None
             if usage is None
@@ -238,7 +245,7 @@ def _engine(case: Case) -> Engine:
             reclaim_within_nominal=gates.get("FairSharingPreemptWithinNominal", True),
             preemption_gates=gates.get("MultiKueueOrchestratedPreemption", False),
             transformations=tuple(_transformation(t) for t in case.get("resourceTransformations", ())),
-        )
+        ),
     )
     kinds: tuple[tuple[str, type[Any], Any], ...] = (
         ("topologies", Topology, engine.set_topology),

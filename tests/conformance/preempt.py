@@ -85,7 +85,7 @@ def _engine(case: Case) -> Engine:
     fair = case.get("fairSharing") or {}
     strategies = fair.get("preemptionStrategies") or FairSharing().preemption_strategies
     engine = Engine(
-        Options(
+        options=Options(
             fair_sharing=FairSharing(tuple(strategies)) if fair.get("enabled") else None,
             admission_fair_sharing=AdmissionFairSharing(0, 0) if "admissionFairSharing" in case else None,
             priority_boost=gates.get("PriorityBoost", False),

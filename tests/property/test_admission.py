@@ -53,7 +53,7 @@ class AdmissionStory(RuleBasedStateMachine):
 
     @initialize(fair=st.booleans(), tree=st.lists(st.integers(0, 3), min_size=7, max_size=7), data=st.data())
     def start(self, fair: bool, tree: list[int], data: st.DataObject) -> None:
-        self.engine = Engine(Options(fair_sharing=FairSharing() if fair else None))
+        self.engine = Engine(options=Options(fair_sharing=FairSharing() if fair else None))
         self.engine.set_namespace(NS, {})
         feed(self.engine, topology())
         feed(self.engine, flavor("racks", "fabric"))

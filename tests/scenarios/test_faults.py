@@ -43,6 +43,8 @@ async def test_writes_that_fail_answers_that_get_lost_and_watches_that_end(
     arena: Arena, faults: dict[str, float]
 ) -> None:
     """Every Job still runs to its end, no node is ever overbooked, and all quota comes back."""
+    if arena.real and len(faults) == 1:
+        pytest.skip("the embedded cluster has one at a time")
     await arena.set_up_queue(nominal=256)
     bad = arena.serried = Faults(arena.serried, seed=7)
     controller = await arena.start()

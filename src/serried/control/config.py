@@ -10,7 +10,6 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from serried.place.options import DEFAULT, PlaceOptions
-from serried.schedule.options import Options
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -75,11 +74,9 @@ class Configuration(_Section):
     #: some of Kueue's feature gates, see `GATES`; those that are not named have Kueue's default
     feature_gates: dict[str, bool] = {}
 
-    def options(self) -> Options:
-        """What of it the engine decides by."""
-        placement = PlaceOptions.from_gates(self.feature_gates)
-        optimal = self.placement == "optimal"
-        return Options(placement=replace(placement, optimal=optimal, optimal_limit=self.placement_limit))
+    def place_options(self) -> PlaceOptions:
+        options = PlaceOptions.from_gates(self.feature_gates)
+        return replace(options, optimal=self.placement == "optimal", optimal_limit=self.placement_limit)
 
 
 class ConfigurationError(Exception):

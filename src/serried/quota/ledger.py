@@ -74,13 +74,19 @@ class Ledger:
 
     def cycle_above(self, cohort: str) -> list[str]:
         """The cohorts that are each other's ancestors in a circle at or above this one; [] when there is none."""
-        seen: list[str] = []
-        while cohort:
-            if cohort in seen:
-                return seen[seen.index(cohort) :]
-            seen.append(cohort)
+        chain = self.ancestors(cohort)
+        if not chain or chain[-1] not in self._cohorts:
+            return []
+        above = self._cohorts[chain[-1]][1]
+        return chain[chain.index(above) :] if above else []
+
+    def ancestors(self, cohort: str) -> list[str]:
+        """A cohort and those above it, nearest first; [] for ""."""
+        seen: dict[str, None] = {}
+        while cohort and cohort not in seen:
+            seen[cohort] = None
             cohort = self._cohorts[cohort][1] if cohort in self._cohorts else ""
-        return []
+        return list(seen)
 
     # --- the tree
 
@@ -101,14 +107,28 @@ class Ledger:
     def tree_of(self, queue: str) -> str:
         """A name that is the same for all ClusterQueues that can lend to each other."""
         cohort = self._queues[queue][1] if queue in self._queues else ""
-        if not cohort:
-            return f"queue {queue}"
-        seen = {cohort}
-        while (above := self._cohorts[cohort][1] if cohort in self._cohorts else "") and above not in seen:
-            seen.add(above)
-            cohort = above
-        # In a circle nothing is above anything, but its members have their changes in common.
-        return f"cohort {min(seen) if above else cohort}"
+        return self.tree_above(cohort) if cohort else f"queue {queue}"
+
+    def tree_above(self, cohort: str) -> str:
+        """`tree_of` the queues of a cohort. A circle, in which nothing is above anything, goes by one member."""
+        circle = self.cycle_above(cohort)
+        return f"cohort {min(circle) if circle else self.ancestors(cohort)[-1]}"
+
+    def _circles(self) -> set[str]:
+        """All cohorts that are their own ancestors."""
+        found: set[str] = set()
+        seen: set[str] = set()
+        for start in self._cohorts:
+            chain: dict[str, None] = {}
+            name = start
+            while name in self._cohorts and name not in seen and name not in chain:
+                chain[name] = None
+                name = self._cohorts[name][1]
+            if name in chain:
+                members = list(chain)
+                found.update(members[members.index(name) :])
+            seen.update(chain)
+        return found
 
     def _lone(self, name: str) -> Node:
         node = Node(name, True, Limits(), usage=self._usage.setdefault(name, {}))
@@ -120,13 +140,14 @@ class Ledger:
             return
         self._stale = False
         nodes: dict[tuple[bool, str], Node] = {}
+        circles = self._circles()
         for name, (limits, _, weight) in self._cohorts.items():
             nodes[False, name] = Node(name, False, limits, weight)
         for name, (limits, _, weight) in self._queues.items():
             nodes[True, name] = Node(name, True, limits, weight, usage=self._usage.setdefault(name, {}))
         for is_queue, definitions in ((False, self._cohorts), (True, self._queues)):
             for name, (_, above, _) in definitions.items():
-                if not above or (not is_queue and name in self.cycle_above(name)):
+                if not above or (not is_queue and name in circles):
                     # In a circle nothing is above anything: its queues are told, and admit nothing.
                     continue
                 parent = nodes.setdefault((False, above), Node(above, False, Limits()))

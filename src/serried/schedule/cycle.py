@@ -310,7 +310,9 @@ class _Turn:
     def _skip(self, entry: Entry) -> None:
         """Another one took what it would have got: it stays where it is, to be looked at again."""
         entry.skipped = True
-        self.state.tell(entry.record.info.key, wording.overtaken(entry.queue.name))
+        self.state.tell(
+            entry.record.info.key, wording.overtaken(entry.queue.name, preempting=bool(entry.nomination.victims))
+        )
 
     def _admit(self, entry: Entry) -> None:
         state, record, queue, found = self.state, entry.record, entry.queue, entry.nomination

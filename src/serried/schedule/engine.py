@@ -24,6 +24,7 @@ from serried.api.kueue import (
 from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import PendingReason, QueueReason, WorkloadCondition
 from serried.model.world import World
+from serried.place.options import DEFAULT, PlaceOptions
 from serried.quota.limits import Limits, QueueProblem, read_limits
 from serried.schedule.admission import from_status, same_claims
 from serried.schedule.cycle import Cycle, run_cycle
@@ -51,8 +52,8 @@ class Engine:
     start, feed nodes, topologies, flavors and queues first: then nothing has to be worked out twice.
     """
 
-    def __init__(self, options: Options = DEFAULT_OPTIONS) -> None:
-        self._state = State(options)
+    def __init__(self, place_options: PlaceOptions = DEFAULT, options: Options = DEFAULT_OPTIONS) -> None:
+        self._state = State(place_options, options)
 
     # --- nodes, pods, topologies, flavors
 
@@ -158,37 +159,31 @@ class Engine:
             reroute(state, local_queue)
 
     def set_cohort(self, cohort: Cohort) -> None:
-        state, name = self._state, cohort.metadata.name
         limits, problems = read_limits(cohort.spec)
+        self._put_cohort(cohort, limits, problems)
+
+    def _put_cohort(self, given: Cohort, limits: Limits, problems: list[QueueProblem]) -> None:
+        state, name = self._state, given.metadata.name
         known = state.cohorts.get(name)
-        if known is not None and known.spec == cohort.spec:
-            known.generation = cohort.metadata.generation
+        if known is not None and (known.spec, known.problems) == (given.spec, problems):
             return
-        before = self._cohort_trees()
-        state.cohorts[name] = CohortState(cohort.spec, cohort.metadata.generation, problems)
-        weight = read_weight(cohort.spec.fair_sharing.weight) if cohort.spec.fair_sharing is not None else Fraction(1)
-        state.ledger.set_cohort(name, limits, cohort.spec.parent_name, weight)
-        self._cohorts_changed(before)
+        before = state.ledger.tree_above(name)
+        state.cohorts[name] = CohortState(given.spec, limits, problems)
+        weight = read_weight(given.spec.fair_sharing.weight) if given.spec.fair_sharing is not None else Fraction(1)
+        state.ledger.set_cohort(name, limits, given.spec.parent_name, weight)
+        self._cohorts_changed({before, state.ledger.tree_above(name)})
 
     def delete_cohort(self, name: str) -> None:
         if self._state.cohorts.pop(name, None) is not None:
-            before = self._cohort_trees()
+            before = self._state.ledger.tree_above(name)
             self._state.ledger.remove_cohort(name)
-            self._cohorts_changed(before)
+            self._cohorts_changed({before, self._state.ledger.tree_above(name)})
 
-    def _cohort_trees(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Of every ClusterQueue with a cohort: its tree, and the circle of cohorts above it."""
-        ledger = self._state.ledger
-        return {
-            name: (ledger.tree_of(name), tuple(ledger.cycle_above(queue.spec.cohort_name)))
-            for name, queue in self._state.cluster_queues.items()
-            if queue.spec.cohort_name
-        }
-
-    def _cohorts_changed(self, before: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
-        """Quota of a cohort, or what is above what, has changed: everyone in the trees concerned is looked at again."""
-        for name in before:
-            refresh(self._state, self._state.cluster_queues[name])
+    def _cohorts_changed(self, trees: set[str]) -> None:
+        """Quota of a cohort, or what is above what, has changed: everyone in these trees is looked at again."""
+        for name, queue in list(self._state.cluster_queues.items()):
+            if queue.spec.cohort_name and self._state.ledger.tree_of(name) in trees:
+                refresh(self._state, queue)
 
     def _tree_changed(self, *trees: str) -> None:
         """Quota that others in these trees can borrow has changed."""
@@ -422,6 +417,16 @@ class Engine:
                     given.spec, given.metadata.generation = queue.spec, queue.generation
                 problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
                 self._put_cluster_queue(given, queue.limits if queue else Limits(), [problem])
+            case "Cohort":
+                cohort = state.cohorts.get(key[1])
+                given_cohort = Cohort()
+                given_cohort.metadata.name = key[1]
+                if cohort is not None:
+                    given_cohort.spec = cohort.spec
+                problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
+                self._put_cohort(given_cohort, cohort.limits if cohort is not None else Limits(), [problem])
+            case "AdmissionCheck":
+                self.delete_admission_check(key[1])
             case "LocalQueue":
                 self.delete_local_queue(key)
             case "Topology":

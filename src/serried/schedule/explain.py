@@ -200,6 +200,6 @@ def _fits_without(
         assert other.holding is not None
         state.ledger.refund(other.holding.cluster_queue, other.holding.usage)
         state.world.release(other.info.key, with_pods=True)
-    fits = nominate(state, queue, record.info, now).fits
+    fits = nominate(state, queue, record.info, now, rules=Rules(only_whether=True)).fits
     state.journal.rollback(mark)
     return fits

@@ -161,6 +161,8 @@ class Offers:
         self._order = order
         self._dropped: set[int] = set()
         self._dropped_queues: set[str] = set()
+        #: shares worked out before, by how often usage had been changed by then: no trial is under way between offers
+        self._shares: dict[int, tuple[int, Share]] = {}
 
     def drop(self, queue: str) -> None:
         """This queue is not offered again."""
@@ -188,9 +190,12 @@ class Offers:
             for child in cohort.children:
                 if id(child) in self._dropped:
                     continue
-                share = child.share()
+                if child.is_queue and (not self._candidates.get(child.name) or child.name in self._dropped_queues):
+                    self._dropped.add(id(child))
+                    continue
+                share = self._share(child)
                 if child.is_queue:
-                    if not self._offers(child, share):
+                    if not share.borrowing and child is not self._target:
                         self._dropped.add(id(child))
                     elif queue is None or share > queue[0] or (share == queue[0] and self._before(child, queue[1])):
                         queue = (share, child)
@@ -206,10 +211,11 @@ class Offers:
                 return None
             return queue[1]
 
-    def _offers(self, queue: Node, share: Share) -> bool:
-        if not self._candidates.get(queue.name) or queue.name in self._dropped_queues:
-            return False
-        return share.borrowing or queue is self._target
+    def _share(self, node: Node) -> Share:
+        known = self._shares.get(id(node))
+        if known is None or known[0] != node.changes:
+            known = self._shares[id(node)] = (node.changes, node.share())
+        return known[1]
 
     def _before(self, a: Node, b: Node) -> bool:
         return self._order(self._candidates[a.name][0]) < self._order(self._candidates[b.name][0])

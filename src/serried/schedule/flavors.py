@@ -48,6 +48,8 @@ class Rules:
     replaced: Mapping[str, tuple[Mapping[str, str], Mapping[str, int]]] = field(default_factory=dict)
     #: quota that others use counts as free
     as_if_unused: bool = False
+    #: the places do not matter, so the best ones need not be searched for
+    only_whether: bool = False
 
 
 NO_RULES = Rules()

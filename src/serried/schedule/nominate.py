@@ -145,7 +145,7 @@ def _nominate(
     for _ in range(1 if state.options.one_head else _RETRIES):
         found = assign(state, queue, pod_sets, oracle, rules)
         if found.mode != Mode.NO_FIT:
-            find_places(state, queue, info, found)
+            find_places(state, queue, info, found, only_whether=rules.only_whether)
         here = Nomination(found, pod_sets, [])
         mode = found.mode
         if mode == Mode.FIT:
@@ -189,7 +189,7 @@ def victims_of(
         return []
     has_place: Callable[[], bool] | None = None
     if needs_places(state, queue, found):
-        has_place = partial(places_now, state, queue, info, found)
+        has_place = partial(places_now, state, queue, info, found, only_whether=True)
     needed = {cell: amount for cell, amount in found.usage.items() if amount > 0}
     asked = [t.possibility for p in found.pod_sets for t in p.tried.values() if t.possibility is not None]
     if has_place is None and len(needed) == 1 and asked and max(asked) == Mode.NO_CANDIDATES:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from serried.place.options import DEFAULT, PlaceOptions
-
 
 @dataclass(frozen=True)
 class FairSharing:
@@ -42,6 +40,8 @@ class Transformation:
 class Options:
     """Everything that is not an object of the API."""
 
+    #: whether anybody is preempted; not, where nobody carries out evictions
+    preemption: bool = True
     fair_sharing: FairSharing | None = None
     admission_fair_sharing: AdmissionFairSharing | None = None
     #: annotation kueue.x-k8s.io/priority-boost counts
@@ -62,8 +62,6 @@ class Options:
     transformations: tuple[Transformation, ...] = ()
     #: under fair sharing, whoever is within nominal quota takes it back whatever the shares are
     reclaim_within_nominal: bool = True
-    #: how pods are placed
-    placement: PlaceOptions = DEFAULT
 
 
 DEFAULT_OPTIONS = Options()

@@ -66,11 +66,14 @@ def no_topology(queue: ClusterQueueState, pod_set: PodSetRequest, flavors: Seque
     return _no_flavor(queue, pod_set, f'Flavor "{flavors[0]}" does not support TopologyAwareScheduling', detail)
 
 
-def find_places(state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment) -> None:
+def find_places(
+    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, *, only_whether: bool = False
+) -> None:
     """Adds places to an assignment that quota would allow, or takes it back as far as the nodes say.
 
     A pod set that has no place now, but would have one on empty nodes, is in mode PREEMPT; one that would not, does not
-    fit. The places are looked for beside each other, and nothing of them is left in the model.
+    fit. The places are looked for beside each other, and nothing of them is left in the model. `only_whether`: the best
+    ones need not be searched for.
     """
     groups: dict[str, list[PodSetChoice]] = {}
     for choice in found.pod_sets:
@@ -85,22 +88,26 @@ def find_places(state: State, queue: ClusterQueueState, info: WorkloadInfo, foun
             groups.setdefault(flavor, []).append(choice)
     if not groups:
         return
-    if found.mode == Mode.FIT and _place_all(state, queue, info, found, groups, assume_empty=False):
+    if found.mode == Mode.FIT and _place_all(
+        state, queue, info, found, groups, assume_empty=False, only_whether=only_whether
+    ):
         return
     for choice in found.pod_sets:
         choice.placement = None
     if found.mode == Mode.PREEMPT:
-        _place_all(state, queue, info, found, groups, assume_empty=True)
+        _place_all(state, queue, info, found, groups, assume_empty=True, only_whether=True)
 
 
-def places_now(state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment) -> bool:
+def places_now(
+    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, *, only_whether: bool = False
+) -> bool:
     """Whether the pod sets have a place with these flavors as the nodes are now; sets them if so."""
     groups: dict[str, list[PodSetChoice]] = {}
     for choice in found.pod_sets:
         flavor = _flavor_of(state, queue, choice)
         if flavor and not choice.delayed:
             groups.setdefault(flavor, []).append(choice)
-    return _search(state, info, groups, assume_empty=False, only_whether=True) is None
+    return _search(state, info, groups, assume_empty=False, only_whether=only_whether) is None
 
 
 def still_held(
@@ -173,8 +180,9 @@ def _place_all(
     groups: dict[str, list[PodSetChoice]],
     *,
     assume_empty: bool,
+    only_whether: bool,
 ) -> bool:
-    failure = _search(state, info, groups, assume_empty=assume_empty)
+    failure = _search(state, info, groups, assume_empty=assume_empty, only_whether=only_whether)
     if failure is None:
         if assume_empty:
             for choice in found.pod_sets:
@@ -209,13 +217,11 @@ def _search(
     groups: dict[str, list[PodSetChoice]],
     *,
     assume_empty: bool,
-    only_whether: bool = False,
+    only_whether: bool,
 ) -> tuple[str, NoPlacement, str] | None:
     """Places all pod sets, flavor by flavor; the first failure, or None. The model is as it was before."""
     mark = state.journal.checkpoint()
-    options = state.options.placement
-    if only_whether or assume_empty:
-        options = replace(options, optimal=False)
+    options = replace(state.place_options, optimal=False) if only_whether else state.place_options
     placed = []
     try:
         for main, choices in groups.items():
@@ -227,13 +233,8 @@ def _search(
                     if labels.setdefault(key, value) != value:
                         why = f"flavors {main}, {', '.join(flavors)} want different values of node label {key}"
                         return main, NoPlacement(choices[0].pod_set.name, why, field="spec.nodeLabels"), why
-            result = place(
-                state.world,
-                main,
-                [_narrowed(p.pod_set, others) for p in choices],
-                options=options,
-                assume_empty=assume_empty,
-            )
+            wanted = [_narrowed(p.pod_set, others) for p in choices]
+            result = place(state.world, main, wanted, options=options, assume_empty=assume_empty)
             if isinstance(result, NoPlacement):
                 return main, result, result.message
             for choice, placement in zip(choices, result, strict=True):

@@ -20,6 +20,8 @@ from serried.schedule.victims import Trial, Victim, Want, candidates_in, victim_
 
 def find_victims(state: State, want: Want, now: datetime) -> list[Victim]:
     """The workloads whose preemption makes room; [] when no set of them that may be preempted does."""
+    if not state.options.preemption:
+        return []
     policy = state.cluster_queues[want.queue].spec.preemption
     mark = state.journal.checkpoint()
     try:

@@ -97,6 +97,11 @@ def _activity(state: State, queue: ClusterQueueState) -> Activity:
     if circle := state.ledger.cycle_above(queue.spec.cohort_name):
         message = f"Can't admit new workloads: cohorts {' → '.join([*circle, circle[0]])} are each other's parents"
         return Activity(False, QueueReason.COHORT_CYCLE, message)
+    for name in state.ledger.ancestors(queue.spec.cohort_name):
+        cohort = state.cohorts.get(name)
+        if cohort is not None and cohort.problems:
+            why = "; ".join(p.message for p in cohort.problems)
+            return Activity(False, QueueReason.MISCONFIGURED, f"Can't admit new workloads: Cohort {name}: {why}")
     strategy = queue.spec.admission_checks_strategy
     names = [check.name for check in strategy.admission_checks] if strategy is not None else []
     # To admit without a check that the administrator asks for would be worse than not to admit.

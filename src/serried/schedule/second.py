@@ -151,9 +151,8 @@ def _place(
     found: dict[str, Placement] = {}
     pod_sets = {p.name: p for p in holding.pod_sets}
     for flavor, names in by_flavor.items():
-        result = place(
-            state.world, flavor, [pod_sets[n] for n in names], options=state.options.placement, replacement=replacement
-        )
+        requests = [pod_sets[n] for n in names]
+        result = place(state.world, flavor, requests, options=state.place_options, replacement=replacement)
         if isinstance(result, NoPlacement):
             return result
         found |= {p.pod_set: p for p in result}

@@ -21,6 +21,7 @@ from serried.model.journal import Journal
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
 from serried.model.world import World
+from serried.place.options import DEFAULT, PlaceOptions
 from serried.quota.ledger import Ledger
 from serried.quota.limits import Cell, Limits, QueueProblem
 from serried.schedule.accounts import Accounts
@@ -79,7 +80,8 @@ class CohortState:
     """A Cohort as it was last read."""
 
     spec: CohortSpec
-    generation: int
+    limits: Limits
+    #: what is wrong with the spec itself
     problems: list[QueueProblem]
 
 
@@ -159,7 +161,8 @@ class Record:
 class State:
     """The data of one engine. Whoever changes it leaves the journal empty; trials roll back before they return."""
 
-    def __init__(self, options: Options = DEFAULT_OPTIONS) -> None:
+    def __init__(self, place_options: PlaceOptions = DEFAULT, options: Options = DEFAULT_OPTIONS) -> None:
+        self.place_options = place_options
         self.options = options
         self.journal = Journal()
         self.world = World(self.journal)

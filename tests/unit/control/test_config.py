@@ -28,9 +28,9 @@ def test_sections_are_read(tmp_path: Path) -> None:
 
 
 def test_placement_is_chosen(tmp_path: Path) -> None:
-    assert load(write(tmp_path, "")).options().placement == PlaceOptions()
+    assert load(write(tmp_path, "")).place_options() == PlaceOptions()
     text = "placement: optimal\nplacementLimit: 5\nfeatureGates: {TASBalancedPlacement: true, TASProfileMixed: false}\n"
-    options = load(write(tmp_path, text)).options().placement
+    options = load(write(tmp_path, text)).place_options()
     assert options == PlaceOptions(balanced=True, least_free_when_unconstrained=False, optimal=True, optimal_limit=5)
 
 

@@ -35,7 +35,7 @@ def cohort(name: str, parent: str = "", **quota: Any) -> Cohort:
 
 def teams(*names: str, cohort: str = "all", fair: bool = False, **quotas: dict[str, Any]) -> Engine:
     """Teams with 10 cpu each, or as given: quota, and what else its ClusterQueue says."""
-    result = Engine(Options(fair_sharing=FairSharing() if fair else None))
+    result = Engine(options=Options(fair_sharing=FairSharing() if fair else None))
     result.set_namespace(NS, {})
     feed(result, flavor("f"))
     for name in names:
@@ -113,6 +113,23 @@ def test_a_cohort_that_gets_quota_wakes_those_who_wait() -> None:
     assert run(given) == []
     given.set_cohort(cohort("all", cpu=5))
     assert run(given) == ["w"]
+
+
+def test_a_cohort_that_cannot_be_right_is_told_to_the_queues_below_it() -> None:
+    given = teams("a", cohort="team")
+    given.set_cohort(cohort("team", "org"))
+    given.set_cohort(cohort("org", cpu="-3"))
+    feed(given, workload("w", queue="a", cpu=1))
+    assert run(given) == []
+    status = given.status(("", "a"))
+    assert isinstance(status, ClusterQueueStatus)
+    assert status.conditions[0].reason == "Misconfigured"
+    assert "Cohort org: spec.resourceGroups[0].flavors[0].resources[0].nominalQuota" in status.conditions[0].message
+    given.set_cohort(cohort("org", cpu=3))
+    assert run(given) == ["w"]
+    given.set_malformed("Cohort", ("", "org"), "expected int, got str")
+    feed(given, workload("x", queue="a", cpu=1))
+    assert run(given) == []
 
 
 def test_of_two_teams_the_one_with_the_smaller_share_is_served_first() -> None:

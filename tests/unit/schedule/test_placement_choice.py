@@ -7,7 +7,6 @@ from serried.control.conditions import reserved
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.schedule.cycle import Admit
 from serried.schedule.engine import Engine
-from serried.schedule.options import Options
 from tests.unit.schedule.objects import (
     BLOCK,
     GPU,
@@ -27,7 +26,7 @@ from tests.unit.schedule.objects import (
 def decide(options: PlaceOptions) -> Admit:
     """A job of four nodes in one block, where block a has two racks of two nodes, and block b a rack of four and one
     of three."""
-    engine = Engine(Options(placement=options))
+    engine = Engine(options)
     racks = {"a0": 2, "a1": 2, "b0": 4, "b1": 3}
     nodes = [node(f"{rack}-{i}", block=rack[0], rack=rack) for rack, size in racks.items() for i in range(size)]
     queue = cluster_queue(flavors={"gpu": {GPU: 100}})

@@ -8,9 +8,11 @@ from serried.api.kueue import Workload
 from serried.api.names import POD_SET, WORKLOAD
 from serried.schedule.cycle import Evict
 from serried.schedule.engine import Engine
+from serried.schedule.options import Options
 from serried.schedule.reasons import Reason
 from tests.unit.schedule.objects import (
     GPU,
+    HOST,
     NS,
     RACK,
     at,
@@ -76,9 +78,9 @@ def queue(**quotas: Any) -> Story:
     return Story(engine(flavor("f"), spec, local_queue()))
 
 
-def racks(*, per_node: int = 1) -> Story:
+def racks() -> Story:
     """Two racks of two nodes with 8 GPUs each."""
-    spec = cluster_queue(flavors={"h100": {GPU: 32}}, preemption=LOWER)
+    spec = cluster_queue(flavors={"h100": {GPU: 64}}, preemption=LOWER)
     given = engine(topology(), flavor("h100", "fabric"), local_queue(), spec)
     for i in range(4):
         feed(given, node(f"n{i}", rack=f"r{i // 2}"))
@@ -98,6 +100,19 @@ def test_fewest_and_lowest_go_first() -> None:
     ]
     assert waits["urgent"].code == "WaitingForPreemptedWorkloads"
     assert "Pending the preemption of 1 workload(s)" in waits["urgent"].message
+
+
+def test_where_nobody_carries_out_evictions_nobody_is_preempted() -> None:
+    given = Engine(options=Options(preemption=False))
+    given.set_namespace(NS, {})
+    for item in (flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}, preemption=LOWER), local_queue()):
+        feed(given, item)
+    story = Story(given)
+    story.submit("low", priority=1, cpu=10)
+    story.cycle()
+    story.submit("urgent", priority=9, cpu=6)
+    _, evictions, waits = story.cycle()
+    assert (evictions, waits["urgent"].code) == ([], "WaitingForQuota")
 
 
 def test_equals_do_not_go() -> None:
@@ -147,7 +162,7 @@ def test_an_eviction_that_the_server_refuses_is_taken_back() -> None:
     story.engine.validate()
     story.submit("small", priority=1, cpu=1, created=1)
     admitted, evictions, _ = story.cycle()
-    assert (admitted, [e.key[1] for e in evictions]) == (["small"], ["low"]) or evictions
+    assert (admitted, [(e.key[1], e.preemptor) for e in evictions]) == (["small"], [("low", (NS, "urgent"))])
 
 
 def test_a_gang_preempts_exactly_those_who_free_one_rack() -> None:
@@ -170,25 +185,19 @@ def test_a_gang_preempts_exactly_those_who_free_one_rack() -> None:
 
 def test_a_gang_preempts_nobody_when_no_victims_free_a_rack() -> None:
     story = racks()
-    # One workload in each rack that may not be preempted.
+    # In each rack, one workload that may be preempted and one that may not.
     for i, priority in enumerate((1, 9, 1, 9)):
-        story.submit(f"job{i}", pod_set(1, required=RACK, ours=True, gpu=8), priority=priority, created=i)
-    story.cycle()
-    placed = {
-        story.engine._state.workloads[NS, f"job{i}"].holding.placements[0].domains[0][0][-1]: i  # type: ignore[union-attr]
-        for i in range(4)
-    }
-    high = {("n0" in host or "n1" in host) for host, i in placed.items() if i in (1, 3)}
+        here = {"nodeSelector": {HOST: f"n{i}"}}
+        sets = pod_set(1, required=RACK, ours=True, gpu=8, pod=here)
+        story.submit(f"job{i}", sets, priority=priority, created=i)
+    assert len(story.cycle()[0]) == 4
     story.submit("gang", pod_set(2, required=RACK, ours=True, gpu=8), priority=5, created=9)
     _, evictions, waits = story.cycle()
-    if len(high) == 2:
-        assert evictions == []
-        assert waits["gang"].code == "TopologyPlacementFailed"
-    else:
-        assert len(evictions) == 2
+    assert evictions == []
+    assert waits["gang"].code == "TopologyPlacementFailed"
 
 
-def test_within_the_whole_queue_the_one_that_asks_less_of_others_is_told_to_wait() -> None:
+def test_nobody_goes_for_a_workload_that_can_never_fit() -> None:
     story = queue()
     story.submit("low", priority=1, cpu=6)
     story.cycle()

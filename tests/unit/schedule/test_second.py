@@ -203,7 +203,7 @@ def test_reclaimable_pods_give_back_their_quota() -> None:
 
 
 def test_the_local_queue_that_used_less_is_served_first() -> None:
-    given = Engine(Options(admission_fair_sharing=AdmissionFairSharing(half_life=10, sampling_interval=1)))
+    given = Engine(options=Options(admission_fair_sharing=AdmissionFairSharing(half_life=10, sampling_interval=1)))
     given.set_namespace(NS, {})
     scope: dict[str, Any] = {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}}
     for item in (flavor("f"), cluster_queue(flavors={"f": {"cpu": 8}}, **scope), local_queue("a"), local_queue("b")):
