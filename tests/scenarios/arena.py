@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from serried.api import names
@@ -108,6 +110,8 @@ class Arena:
     queue: str
     real: bool
     nodes: HollowNodes
+    #: of the real control plane
+    kubeconfig: Path | None = None
     controller: Controller | None = None
     _running: asyncio.Task[None] | None = None
     made: list[tuple[Any, str]] = field(default_factory=list)
@@ -244,6 +248,15 @@ class Arena:
         """(reason, message) of all events on objects of this name."""
         listing = await self.cluster.list(EVENTS, self.namespace)
         return [(e.reason, e.message) for e in listing.items if e.involved_object.name == name]
+
+    async def serried_says(self, *arguments: str) -> str:
+        """What the command line prints about the real cluster, with the rights of an administrator."""
+        assert self.kubeconfig is not None
+        command = [sys.executable, "-m", "serried.cli.main", *arguments, "--kubeconfig", str(self.kubeconfig)]
+        process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+        out, _ = await process.communicate()
+        assert process.returncode == 0
+        return out.decode()
 
     # --- waiting for it
 

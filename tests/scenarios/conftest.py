@@ -94,7 +94,7 @@ async def _real(number: int, plane: ControlPlane) -> AsyncIterator[Arena]:
         nodes = HollowNodes(admin)
         await nodes.add(NODES)
         async with _started(nodes):
-            arena = Arena(admin, serried, f"scenario-{number}", f"q{number}", True, nodes)
+            arena = Arena(admin, serried, f"scenario-{number}", f"q{number}", True, nodes, plane.kubeconfig)
             try:
                 yield arena
                 await arena.clean_up()

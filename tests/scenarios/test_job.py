@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
+import msgspec
 import pytest
 
 from serried.api import names
@@ -82,6 +84,15 @@ async def test_a_gang_larger_than_any_rack_waits_with_the_reason_and_without_pod
     assert "rack" in reason.where
     assert "8 of 9" in reason.message
     assert (reason.missing, reason.what) == ("1", "pods")
+    if arena.real:
+        told = await arena.serried_says("explain", "job/nine", "--namespace", arena.namespace)
+        assert re.search(r"largest rack \(block-\d/rack-\d\) has room for 8 of 9 pods", " ".join(told.split()))
+        assert "Missing     1 pods" in told
+        rows = msgspec.json.decode(await arena.serried_says("queue", "--namespace", arena.namespace, "-o", "json"))
+        assert [(r["job"], r["state"], r["layer"]) for r in rows] == [
+            (f"{arena.namespace}/nine", "pending", "topology")
+        ]
+        assert "block-1" in await arena.serried_says("topology", arena.queue)
 
 
 async def test_a_job_that_waits_for_quota_starts_when_it_returns(arena: Arena) -> None:

@@ -13,7 +13,7 @@ import uvloop
 from serried.cli.common import Failure
 from serried.cluster.credentials import ConfigError
 from serried.cluster.http import HttpCluster
-from serried.cluster.protocol import ApiError
+from serried.cluster.protocol import ApiError, Unavailable
 
 T = TypeVar("T")
 
@@ -37,5 +37,7 @@ def complete(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Runs a command's coroutine to its end; what the API server refuses becomes a `Failure`."""
     try:
         return uvloop.run(work())
+    except Unavailable as error:
+        raise Failure(f"the API server cannot be reached: {error.message}; is it the one you meant?") from error
     except ApiError as error:
         raise Failure(f"the API server answered: {error}") from error

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 from rich.tree import Tree as RichTree
 
@@ -18,12 +18,16 @@ from serried.api.kueue import ClusterQueueStatus, LocalQueueStatus
 from serried.api.meta import Key
 from serried.cli.common import Failure, Output
 from serried.cli.connect import complete, connect
+from serried.control.run import NotServed
 from serried.control.snapshot import read
 from serried.control.state import State
 from serried.jobs import job as jobs
 from serried.jobs.podset import workload_name
 from serried.observe.nodes import Domain, domains
 from serried.observe.report import Report, report
+
+#: so many places of a gang are named
+_NAMED = 16
 
 
 class Waiting(msgspec.Struct, rename="camel"):
@@ -47,7 +51,10 @@ def snapshot(kubeconfig: Path | None, context: str | None) -> State:
         async with connect(kubeconfig, context) as cluster:
             return await read(cluster)
 
-    return complete(work)
+    try:
+        return complete(work)
+    except NotServed as error:
+        raise Failure(str(error)) from error
 
 
 def show_queue(
@@ -61,13 +68,17 @@ def show_queue(
     if not rows:
         typer.echo("Nobody waits and nothing runs." if not everything else "There are no Workloads.")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("CLUSTERQUEUE", "WORKLOAD", "PRIORITY", "PODS", "STATE", "AGE", "LAYER", "REASON"):
-        table.add_column(column, overflow="fold" if column == "REASON" else "ellipsis", no_wrap=column != "REASON")
-    for r in rows:
-        cells = (r.cluster_queue, r.workload, str(r.priority), str(r.pods), r.state, _age(r.age), r.layer, r.reason)
-        table.add_row(*map(Text, cells))
-    Console().print(table)
+    console = Console()
+    heads = ("CLUSTERQUEUE", "WORKLOAD", "PRIORITY", "PODS", "STATE", "AGE", "LAYER")
+    cells = [
+        (r.cluster_queue, r.workload, str(r.priority), str(r.pods), r.state, _age(r.age), r.layer or "-") for r in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    for line, row in zip((heads, *cells), (None, *rows), strict=True):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        console.print(Text(text, style="bold" if row is None else ""), soft_wrap=True)
+        if row is not None:  # on a line of its own: reasons are sentences, and terminals are narrow
+            console.print(Padding(Text(row.reason, style="dim"), (0, 0, 0, 4)))
 
 
 def queue_rows(state: State, now: datetime, namespace: str | None, *, everything: bool) -> list[Waiting]:
@@ -159,6 +170,9 @@ def _print_report(found: Report, output: Output) -> None:
         console.print(Text(f"  {mark} {step.layer:<9} {step.text}", style=style))
     if not found.steps:
         console.print(Text(found.summary))
+    if found.places:
+        more = f" and {len(found.places) - _NAMED} more" if len(found.places) > _NAMED else ""
+        console.print(Text(f"\nPlaced on   {', '.join(found.places[:_NAMED])}{more}"))
     why = found.explanation
     if why is None or why.state != "pending":
         return
@@ -189,7 +203,9 @@ def _print_report(found: Report, output: Output) -> None:
         verdict = attempt.match or attempt.quota or attempt.topology or "fits"
         console.print(Text(f"Tried       flavor {attempt.flavor} for pod set {attempt.pod_set}: {verdict}"))
     if why.fits_after:
-        console.print(Text(f"Fits once {', '.join(why.fits_after)} ended."))
+        console.print(
+            Text(f"Fits when {', '.join(why.fits_after)} {'has' if len(why.fits_after) == 1 else 'have'} ended.")
+        )
 
 
 def _print_status(state: State, key: Key, title: str, output: Output) -> None:

@@ -248,7 +248,10 @@ def _seconds(retry_after: str | None) -> float:
 
 
 def _unreachable(what: str, error: Exception) -> Unavailable:
-    return Unavailable(0, "NoAnswer", f"{what}: {str(error) or type(error).__name__}")
+    why = str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
+        why = f"cannot connect to {error.host}:{error.port}: {error.os_error.strerror}"
+    return Unavailable(0, "NoAnswer", f"{what}: {why}")
 
 
 def _socket(address: tuple[Any, ...]) -> socket.socket:

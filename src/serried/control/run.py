@@ -71,6 +71,13 @@ async def _after(event: asyncio.Event, call: Callable[[], None] | None) -> None:
         call()
 
 
+def not_served(resource: Resource[Any]) -> NotServed:
+    return NotServed(
+        f"the API server does not serve {resource.plural}.{resource.group}/{resource.version}; "
+        "install the custom resource definitions: serried crds --apply"
+    )
+
+
 async def check_served(cluster: Cluster) -> None:
     """Raises `NotServed` when the custom kinds are not installed."""
     needed: tuple[Resource[Any], ...] = (WORKLOADS, POD_GROUPS)
@@ -78,10 +85,7 @@ async def check_served(cluster: Cluster) -> None:
         try:
             await cluster.list(resource, "default", label_selector="serried.io/none")
         except NotFound as error:
-            raise NotServed(
-                f"the API server does not serve {resource.plural}.{resource.group}/{resource.version}; "
-                "install the custom resource definitions: serried crds --apply"
-            ) from error
+            raise not_served(resource) from error
 
 
 async def _unless(stop: asyncio.Event, task: asyncio.Task[None]) -> bool:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from serried.api.resources import WORKLOADS
 from serried.cluster.protocol import Cluster, NotFound
+from serried.control.run import not_served
 from serried.control.state import State
 from serried.schedule.engine import Engine
 
 
 async def read(cluster: Cluster) -> State:
-    """Lists everything the controller watches, into an engine of one's own. Kinds that are not served are empty."""
+    """Lists everything the controller watches, into an engine of one's own. Kinds that are not served are empty.
+
+    Raises `NotServed` when there are not even Workloads.
+    """
     state = State(Engine(), mark=lambda _: None)
     for resource, change in state.feeds():
         try:
             listing = await cluster.list(resource)
-        except NotFound:
+        except NotFound as error:
+            if resource is WORKLOADS:
+                raise not_served(resource) from error
             continue
         for obj in listing.items:
             change(None, obj)

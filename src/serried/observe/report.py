@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from serried.api.assignment import AssignmentError, decode
 from serried.api.batch import Job
 from serried.api.kueue import Workload
 from serried.api.meta import condition_is
@@ -37,6 +38,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw
     #: one sentence: where it stands and why
     summary: str
     steps: Sequence[Step] = ()
+    #: where its pods go, in the order of their ranks: the domains of its plan, with counts above one
+    places: Sequence[str] = ()
     explanation: Explanation | None = None
 
 
@@ -59,7 +62,23 @@ def report(job: Job | None, workload: Workload | None, gang: Gang | None, explan
         Step(each, "done" if i < passed else "here" if i == passed else "ahead", text if i == passed else "")
         for i, each in enumerate(_WAY)
     ]
-    return Report(job=name, workload=key, layer=layer, summary=text, steps=steps, explanation=explanation)
+    places = _places(workload)
+    return Report(
+        job=name, workload=key, layer=layer, summary=text, steps=steps, places=places, explanation=explanation
+    )
+
+
+def _places(workload: Workload) -> list[str]:
+    admission = workload.status.admission
+    places: list[str] = []
+    for pod_set in admission.pod_set_assignments if admission is not None else ():
+        if pod_set.topology_assignment is not None:
+            try:
+                domains = decode(pod_set.topology_assignment)
+            except AssignmentError:  # told elsewhere, as a problem of the admission
+                continue
+            places += ["/".join(values) + (f" ({count} pods)" if count > 1 else "") for values, count in domains]
+    return places
 
 
 def _without_workload(job: Job | None, name: str) -> Report:
