@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ async def test_a_team_borrows_and_the_owner_reclaims(arena: Arena) -> None:
     await arena.start()
     await arena.submit(job("old", 8, queue="b"))
     await arena.until_running("old", 8)
+    await asyncio.sleep(1.1)  # who reserved last goes first, and times are in whole seconds
     await arena.submit(job("new", 8, queue="b"))
     await arena.until_running("new", 8)
     await arena.submit(job("mine", 8, queue="a", seconds=1))
