@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Literal
 
 from serried.api.assignment import AssignmentError, decode, encode
@@ -82,7 +83,6 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding
     """
     admission = workload.status.admission
     assert admission is not None
-    reserved = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED)
     by_name = {p.name: p for p in info.pod_sets}
     usage: dict[Cell, int] = {}
     placements: list[Placement] = []
@@ -131,10 +131,16 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding
         admission=admission,
         admitted=condition_is(workload.status.conditions, WorkloadCondition.ADMITTED),
         confirmed=True,
-        reserved_at=reserved.last_transition_time if reserved is not None else None,
+        reserved_at=reserved_at(workload),
         counts=tuple(p.count for p in info.pod_sets),
         problems=tuple(problems),
     )
+
+
+def reserved_at(workload: Workload) -> datetime | None:
+    """When its quota was reserved, by its status."""
+    reserved = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED)
+    return reserved.last_transition_time if reserved is not None else None
 
 
 def same_claims(a: Holding, b: Holding) -> bool:

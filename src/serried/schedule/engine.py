@@ -26,7 +26,7 @@ from serried.api.names import PendingReason, QueueReason, WorkloadCondition
 from serried.model.world import World
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.quota.limits import Limits, QueueProblem, read_limits
-from serried.schedule.admission import from_status, same_claims
+from serried.schedule.admission import from_status, reserved_at, same_claims
 from serried.schedule.cycle import Cycle, run_cycle
 from serried.schedule.explain import Explanation, explain
 from serried.schedule.options import DEFAULT_OPTIONS, Options
@@ -339,7 +339,8 @@ class Engine:
                 return
             record.admitting = False
             if not before.confirmed or before.admitted != admitted:
-                state.confirm(record, replace(before, confirmed=True, admitted=admitted))
+                since = reserved_at(workload)
+                state.confirm(record, replace(before, confirmed=True, admitted=admitted, reserved_at=since))
             self._look_again(record)
             return
         holding = from_status(state, workload, record.info)
