@@ -333,6 +333,11 @@ class Engine:
         """The status of ClusterQueue ("", name) or LocalQueue (namespace, name), its conditions without times."""
         return queue_status(self._state, queue)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether `queues_changed` has something to say."""
+        return bool(self._state.accounts.changed)
+
     def queues_changed(self) -> set[Key]:
         """The queues whose status may differ from what it was when this was last called."""
         changed = set(self._state.accounts.changed)
