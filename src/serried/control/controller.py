@@ -98,7 +98,7 @@ class Controller:
             change(old, new)
             if self.engine.dirty:
                 self._wake.set()
-            if self.state.changed_gangs:
+            if self.state.changed_gangs or self.engine.has_news:
                 self._status.wake()
 
         return on_change

@@ -484,6 +484,10 @@ class Engine:
             return None
         fair = FairSharingStatus(weighted_share=node.share().rounded) if self._state.fair_sharing is not None else None
         return CohortStatus(fair_sharing=fair)
+    @property
+    def has_news(self) -> bool:
+        """Whether `queues_changed` has something to say."""
+        return bool(self._state.accounts.changed)
 
     def queues_changed(self) -> set[Key]:
         """The queues whose status may differ from what it was when this was last called."""
