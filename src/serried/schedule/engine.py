@@ -484,6 +484,7 @@ class Engine:
             return None
         fair = FairSharingStatus(weighted_share=node.share().rounded) if self._state.fair_sharing is not None else None
         return CohortStatus(fair_sharing=fair)
+
     @property
     def has_news(self) -> bool:
         """Whether `queues_changed` has something to say."""
