@@ -292,6 +292,8 @@ class _Turn:
         furthest = found.furthest()
         never = furthest is not None and furthest[1].rank.never
         parked = Parked(self._reason(entry), found.helped_by, never)
+        if furthest is not None and furthest[1].rank == Rank.WAITS_QUOTA and (hopeless := self._hopeless(entry)):
+            parked = hopeless
         if record.so_far is not None:
             parked = record.so_far.and_then(parked)
         short = any(r.rank == Rank.WAITS_QUOTA for p in found.pod_sets for r in p.refusals)
@@ -303,6 +305,18 @@ class _Turn:
             return
         self.state.restart_scan(record)
         park(self.state, queue, record.info.order, parked)
+
+    def _hopeless(self, entry: Entry) -> Parked | None:
+        """Quota is looked at first. What no domain could hold, whatever quota there is, need not wait for that, nor
+        hold back others, before it is told."""
+        state, info = self.state, entry.record.info
+        if state.options.one_head or not any(p.topology is not None and p.topology.required for p in info.pod_sets):
+            return None
+        found = nominate(state, entry.queue, info, self.now, rules=Rules(as_if_unused=True))
+        furthest = None if found.fits else found.assignment.furthest()
+        if furthest is None or not furthest[1].rank.never:
+            return None
+        return Parked(reason_of(entry.queue, found), Help.NODES | found.assignment.helped_by, never=True)
 
     def _reason(self, entry: Entry) -> Reason:
         return reason_of(entry.queue, entry.nomination)

@@ -251,3 +251,26 @@ def test_waiting_is_counted_from_creation_and_never_negative() -> None:
     assert admit.waited == 0.0
     feed(given, with_admission(workload("w", cpu=1, created=100), admit.admission))
     given.validate()
+
+
+def test_what_no_rack_can_hold_steps_aside_also_while_quota_is_short() -> None:
+    """In a StrictFIFO queue: it need not wait for quota to be told, and those behind it need not wait for it."""
+    engine = Engine()
+    engine.set_namespace(NS, {})
+    nodes = [node(f"{rack}-{i}", block="a", rack=rack) for rack in ("r0", "r1") for i in range(4)]
+    queue = cluster_queue(flavors={"gpu": {GPU: 48}}, strict=True)
+    for item in [*nodes, topology(), flavor("gpu", topology="fabric"), queue, local_queue()]:
+        feed(engine, item)
+    feed(engine, workload("first", pod_set(3, gpu=8)))
+    assert [d.key[1] for d in engine.cycle(at(0)).decisions] == ["first"]
+    feed(engine, workload("never", pod_set(5, required=RACK, gpu=8), created=1))
+    feed(engine, workload("third", pod_set(1, gpu=8), created=2))
+    cycle = engine.cycle(at(3))
+    assert [d.key[1] for d in cycle.decisions] == ["third"]
+    (reason,) = [w.reason for w in cycle.waits if w.key[1] == "never"]
+    assert reason.code == "TopologyPlacementFailed"
+    assert "4 of 5" in reason.message
+    # A fifth node for one of the racks is what it can wait for.
+    feed(engine, node("r0-4", block="a", rack="r0"))
+    waits = {w.key[1]: w.reason.code for w in engine.cycle(at(4)).waits}
+    assert waits == {"never": "WaitingForQuota"}
