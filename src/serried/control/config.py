@@ -10,6 +10,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from serried.place.options import DEFAULT, PlaceOptions
+from serried.schedule.options import FairSharing as Sharing
+from serried.schedule.options import Options
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
@@ -55,6 +57,15 @@ class Client(_Section):
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 32
 
 
+class FairSharing(_Section):
+    """Queues of a cohort are served, and preempt each other, by their dominant resource shares."""
+
+    #: tried in this order, as in Kueue
+    preemption_strategies: Annotated[
+        list[Literal["LessThanOrEqualToFinalShare", "LessThanInitialShare"]], msgspec.Meta(min_length=1)
+    ] = msgspec.field(default_factory=lambda: ["LessThanOrEqualToFinalShare", "LessThanInitialShare"])
+
+
 class Configuration(_Section):
     """What `serried run --config FILE` reads."""
 
@@ -73,6 +84,15 @@ class Configuration(_Section):
     placement_limit: Annotated[int, msgspec.Meta(ge=1, le=100_000_000)] = DEFAULT.optimal_limit
     #: some of Kueue's feature gates, see `GATES`; those that are not named have Kueue's default
     feature_gates: dict[str, bool] = {}
+
+    #: switches fair sharing on; without it, queues are served by priority and age
+    fair_sharing: FairSharing | None = None
+
+    def options(self) -> Options:
+        """What of it the decisions depend on, the placement left aside."""
+        if self.fair_sharing is None:
+            return Options()
+        return Options(fair_sharing=Sharing(tuple(self.fair_sharing.preemption_strategies)))
 
     def place_options(self) -> PlaceOptions:
         options = PlaceOptions.from_gates(self.feature_gates)

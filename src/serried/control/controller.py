@@ -46,7 +46,7 @@ class Controller:
         self, cluster: Cluster, config: Configuration | None = None, *, clock: Callable[[], datetime] = utc_now
     ) -> None:
         self.config = config or Configuration()
-        self.engine = Engine(self.config.place_options())
+        self.engine = Engine(self.config.place_options(), self.config.options())
         self.state = State(self.engine, self._mark)
         self.ready = asyncio.Event()
         self._cluster = cluster

@@ -34,6 +34,13 @@ def test_placement_is_chosen(tmp_path: Path) -> None:
     assert options == PlaceOptions(balanced=True, least_free_when_unconstrained=False, optimal=True, optimal_limit=5)
 
 
+def test_fair_sharing_is_on_where_it_is_named(tmp_path: Path) -> None:
+    assert Configuration().options().fair_sharing is None
+    shared = load(write(tmp_path, "fairSharing: {}")).options().fair_sharing
+    assert shared is not None
+    assert shared.preemption_strategies == ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -47,6 +54,7 @@ def test_placement_is_chosen(tmp_path: Path) -> None:
         ("placementLimit: 100000001", "placementLimit"),
         ("featureGates: {TASBalanced: true}", "TASBalanced; allowed are TASBalancedPlacement"),
         ("apiVersion: config.kueue.x-k8s.io/v1beta1", "config.serried.io/v1alpha1"),
+        ("fairSharing: {preemptionStrategies: [Random]}", "preemptionStrategies"),
         ("a: [", "line"),
         ("- 1", "object"),
     ],
