@@ -41,7 +41,7 @@ def needs_second(state: State, record: Record) -> bool:
         return False
     states = [record.checks.get(name) for name in _checks(state, holding)]
     answered = any(s in (CheckState.RETRY, CheckState.REJECTED) for s in states)
-    return not record.info.evicted and (answered or all(s == CheckState.READY for s in states))
+    return not record.info.evicted and (answered or (bool(states) and all(s == CheckState.READY for s in states)))
 
 
 def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
