@@ -61,6 +61,7 @@ class Controller:
         self._wake = asyncio.Event()
         self._running: set[Key] = set()  # Jobs being reconciled
         self._again: set[Key] = set()  # … and those of them that want another look
+        self._admitting: dict[Key, asyncio.Task[None]] = {}  # admissions that are being written
         self._refusals: dict[Key, int] = {}  # how often a Workload's admission was refused in a row
         self._marked_early: set[Key] = set()  # marked before all was listed
 
@@ -135,7 +136,7 @@ class Controller:
                 self._status.waits(wait.key, wait.reason)
             for admit in cycle.decisions:
                 self._status.admitted(admit.key)
-                self._spawn(self._admit(admit))
+                self._admitting[admit.key] = self._spawn(self._admit(admit))
             for evict in cycle.evictions:
                 self._spawn(self._evict(evict))
             for finish in cycle.finishes:
@@ -156,6 +157,12 @@ class Controller:
 
     async def _admit(self, admit: Admit) -> None:
         """Writes a reservation or an admission; a refused one is taken back in the engine."""
+        try:
+            await self._write_admission(admit)
+        finally:
+            self._admitting.pop(admit.key, None)
+
+    async def _write_admission(self, admit: Admit) -> None:
         workload = self.state.workloads.get(admit.key)
         if workload is None or workload.metadata.uid != admit.uid:
             return  # deleted meanwhile: the engine has let go of it
@@ -168,6 +175,8 @@ class Controller:
         patch = conditions.status_patch(
             workload, changes, self._clock(), admission=admit.admission, checks=admit.checks
         )
+        if admit.kind == "replacement":
+            patch["status"]["unhealthyNodes"] = None
         try:
             written: Workload = await self._cluster.patch(
                 WORKLOADS, admit.key[1], admit.key[0], patch=patch, subresource="status"
@@ -187,6 +196,8 @@ class Controller:
 
     async def _evict(self, evict: Evict) -> None:
         """Writes that a workload has to go. Its Job is stopped by what follows from that; without one it goes now."""
+        if (writing := self._admitting.get(evict.key)) is not None:  # what is not written yet cannot be taken back
+            await asyncio.wait({writing})
         if evict.deactivate:
             await self._write(evict.key, evict.uid, lambda w: ({"spec": {"active": False}}, ""))
 
@@ -332,10 +343,11 @@ class Controller:
             reason = "Forbidden" if isinstance(error, Forbidden) else "Misconfigured"
             self._recorder.event(JOBS, job, reason, error.message, warning=True)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

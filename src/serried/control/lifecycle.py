@@ -295,7 +295,17 @@ def _give_back(job: Job, workload: Workload, gang: Gang, message: str, now: date
     changes = conditions.released(message)
     if condition_is(workload.status.conditions, WorkloadCondition.PODS_READY):
         changes.append(conditions.pods_ready(False))
-    return [PatchWorkload(workload, conditions.status_patch(workload, changes, now, admission=None))]
+    checks = [
+        msgspec.structs.replace(
+            check,
+            state=names.CheckState.PENDING,
+            message=f"Reset to Pending after eviction. Previously: {check.state}",
+            last_transition_time=None,
+            pod_set_updates=[],
+        )
+        for check in workload.status.admission_checks
+    ]
+    return [PatchWorkload(workload, conditions.status_patch(workload, changes, now, admission=None, checks=checks))]
 
 
 def _hold(job: Job, workload: Workload, view: View) -> list[Step]:
