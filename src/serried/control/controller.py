@@ -32,6 +32,7 @@ from serried.schedule.engine import Engine
 log = logging.getLogger(__name__)
 
 _RETRY_FIRST, _RETRY_MOST = 0.2, 5.0  # seconds between tries of a Job whose write failed
+_AFTER_A_FAULT = 30.0  # seconds
 _LOOK_AT_CLOCK = 1.0  # seconds between looks at the clock while somebody backs off
 
 
@@ -311,6 +312,11 @@ class Controller:
                         self._refused(key, error)
                     await asyncio.sleep(delay)
                     delay = min(2 * delay, _RETRY_MOST)
+                    continue
+                except Exception:
+                    # A fault of ours must not leave this Job standing for ever, nor fill the log.
+                    log.exception("Job %s/%s: it is looked at again in %.1f s", *key, _AFTER_A_FAULT)
+                    await asyncio.sleep(_AFTER_A_FAULT)
                     continue
                 if key not in self._again:
                     return
