@@ -35,7 +35,7 @@ def run(driver: Path, stack: str, arguments: list[str]) -> dict[str, Any]:
     """One run on a fresh control plane."""
     with ControlPlane(crds=crds(), users=[SERRIED], scheduler=False, requests_inflight=6000) as plane:
         for document in yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text()):
-            apply(plane, document)
+            plane.create(document)
         scheduler = start(plane) if stack == "serried" else None
         try:
             before = plane.cpu_seconds()
@@ -55,18 +55,6 @@ def run(driver: Path, stack: str, arguments: list[str]) -> dict[str, Any]:
             if scheduler is not None:
                 scheduler.terminate()
                 scheduler.wait(10)
-
-
-def apply(plane: ControlPlane, document: dict[str, Any]) -> None:
-    group, _, _ = document["apiVersion"].rpartition("/")
-    plural = {"Namespace": "namespaces", "ServiceAccount": "serviceaccounts"}.get(document["kind"])
-    plural = plural or document["kind"].lower() + "s"
-    namespace = document["metadata"].get("namespace")
-    path = f"/apis/{document['apiVersion']}" if group else "/api/v1"
-    path += f"/namespaces/{namespace}/{plural}" if namespace else f"/{plural}"
-    status, body = plane.request("POST", path, document)
-    if status not in (200, 201, 409):
-        raise SystemExit(f"{path}: {status} {body}")
 
 
 def start(plane: ControlPlane) -> subprocess.Popen[bytes]:

@@ -207,6 +207,17 @@ class ControlPlane:
             with error:
                 return error.code, _decode(error)
 
+    def create(self, manifest: Mapping[str, Any]) -> None:
+        """Creates what a manifest describes, unless it is there. For kinds whose plural is their name and an s."""
+        group, _, _ = manifest["apiVersion"].rpartition("/")
+        root = f"/apis/{manifest['apiVersion']}" if group else "/api/v1"
+        namespace = manifest["metadata"].get("namespace")
+        scope = f"/namespaces/{namespace}" if namespace else ""
+        path = f"{root}{scope}/{manifest['kind'].lower()}s"
+        status, body = self.request("POST", path, manifest)
+        if status not in (201, 409):
+            raise ControlPlaneError(f"the API server refuses {path}: {body['message']}")
+
     def check(self) -> None:
         """Raise ControlPlaneError, with the end of its log, if a program has ended by itself."""
         for program in self._running.running.values():

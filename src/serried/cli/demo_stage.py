@@ -24,12 +24,11 @@ from serried.api.resources import (
 from serried.cli import demo_story as story
 from serried.cli.demo_story import Training
 from serried.cluster.protocol import Cluster
+from serried.control import webhook
 from serried.control.controller import Controller
-from serried.embedded import patch
 from serried.embedded.hollow import HollowNode, HollowNodes
 from serried.embedded.jobs import JobController
 from serried.embedded.server import EmbeddedCluster
-from serried.jobs import job as jobs
 
 #: kube-controller-manager's own client makes no more requests than this (--kube-api-qps), so gangs assemble in time.
 _PODS_PER_SECOND = 20.0
@@ -83,7 +82,7 @@ class Stage:
 async def staged(speed: float) -> AsyncIterator[Stage]:
     """Sets up cluster, queues, nodes and controllers; the clock starts when all is ready. All ends with the context."""
     clock = Clock(story.PACE * speed)
-    cluster = EmbeddedCluster(mutators=[_webhook], now=clock.now)
+    cluster = EmbeddedCluster(mutators=[webhook.in_process], now=clock.now)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(cluster.close)
         nodes = HollowNodes(cluster, speed=clock.pace, now=clock.now)
@@ -108,14 +107,6 @@ async def staged(speed: float) -> AsyncIterator[Stage]:
             running.result()
         clock.start()
         yield Stage(cluster, controller, clock, running)
-
-
-def _webhook(resource: Resource[Any], operation: str, obj: dict[str, Any]) -> None:
-    """The mutating webhook of `serried run`, as the embedded cluster calls it."""
-    if resource is JOBS:
-        changed = patch.apply(obj, jobs.mutate(obj, bind=True))
-        obj.clear()
-        obj.update(changed)
 
 
 async def _set_up_queues(cluster: Cluster) -> None:

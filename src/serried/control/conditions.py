@@ -9,8 +9,8 @@ from typing import Any, Literal
 import msgspec
 
 from serried.api.kueue import Admission, AdmissionCheckState, Workload
-from serried.api.meta import Condition, find_condition
-from serried.api.names import WorkloadCondition
+from serried.api.meta import Condition, condition_is, find_condition
+from serried.api.names import CheckState, WorkloadCondition
 
 _MESSAGE_LIMIT = 32768
 
@@ -95,11 +95,12 @@ def pending(reason: str, message: str) -> Condition:
     return Condition(type=WorkloadCondition.QUOTA_RESERVED, status="False", reason=reason, message=message)
 
 
-def finished(succeeded: bool, message: str) -> Condition:
+def finished(succeeded: bool, message: str, reason: str = "") -> Condition:
+    """It is over; without a `reason` of its own as Succeeded or Failed."""
     return Condition(
         type=WorkloadCondition.FINISHED,
         status="True",
-        reason="Succeeded" if succeeded else "Failed",
+        reason=reason or ("Succeeded" if succeeded else "Failed"),
         message=message or ("Job finished successfully" if succeeded else "Job failed"),
     )
 
@@ -114,12 +115,26 @@ def preempted(reason: str, message: str) -> Condition:
     return Condition(type=WorkloadCondition.PREEMPTED, status="True", reason=reason, message=message)
 
 
-def released(message: str) -> list[Condition]:
-    """Quota and place are given back."""
-    return [
+def release_patch(workload: Workload, message: str, now: datetime, changes: Sequence[Condition] = ()) -> dict[str, Any]:
+    """The merge patch that gives back quota and places, with `changes` besides; admission checks begin anew."""
+    released = [
+        *changes,
         Condition(type=WorkloadCondition.QUOTA_RESERVED, status="False", reason="Pending", message=message),
         Condition(type=WorkloadCondition.ADMITTED, status="False", reason="NoReservation", message=message),
     ]
+    if condition_is(workload.status.conditions, WorkloadCondition.PODS_READY):
+        released.append(pods_ready(False))
+    checks = [
+        msgspec.structs.replace(
+            check,
+            state=CheckState.PENDING,
+            message=f"Reset to Pending after eviction. Previously: {check.state}",
+            last_transition_time=None,
+            pod_set_updates=[],
+        )
+        for check in workload.status.admission_checks
+    ]
+    return status_patch(workload, released, now, admission=None, checks=checks)
 
 
 def pods_ready(ready: bool) -> Condition:

@@ -210,8 +210,7 @@ class Controller:
                 changes.append(conditions.preempted(evict.preempted, evict.message))
             if self.state.job_of(workload) is not None:
                 return conditions.status_patch(workload, changes, self._clock()), "status"
-            changes += conditions.released(evict.message)
-            return conditions.status_patch(workload, changes, self._clock(), admission=None), "status"
+            return conditions.release_patch(workload, evict.message, self._clock(), changes), "status"
 
         written = await self._write(evict.key, evict.uid, patch)
         if written is not None:
@@ -220,8 +219,7 @@ class Controller:
                 self._recorder.event(WORKLOADS, written, "Preempted", evict.message)
 
     async def _finish(self, finish: Finish) -> None:
-        done = conditions.finished(True, finish.message)
-        done.reason = finish.reason
+        done = conditions.finished(True, finish.message, finish.reason)
         written = await self._write(
             finish.key, finish.uid, lambda w: (conditions.status_patch(w, [done], self._clock()), "status")
         )

@@ -274,8 +274,7 @@ def _eviction(
 
 def failed_to_start(workload: Workload, error: str, now: datetime) -> Step:
     """The API server refuses the start for good: it is over, and what was reserved for it goes to others."""
-    done = conditions.finished(False, f"the API server refuses the start: {error}")
-    done.reason = "FailedToStart"
+    done = conditions.finished(False, f"the API server refuses the start: {error}", "FailedToStart")
     patch = conditions.status_patch(workload, [done], now)
     return PatchWorkload(workload, patch, event=("FinishedWorkload", done.message))
 
@@ -292,20 +291,7 @@ def _give_back(job: Job, workload: Workload, gang: Gang, message: str, now: date
         return [PatchJob(job, jobs.stop_patch(job), event=("Stopped", message))]
     if any(not m.deleting and not m.stage.is_over for m in gang):
         return []
-    changes = conditions.released(message)
-    if condition_is(workload.status.conditions, WorkloadCondition.PODS_READY):
-        changes.append(conditions.pods_ready(False))
-    checks = [
-        msgspec.structs.replace(
-            check,
-            state=names.CheckState.PENDING,
-            message=f"Reset to Pending after eviction. Previously: {check.state}",
-            last_transition_time=None,
-            pod_set_updates=[],
-        )
-        for check in workload.status.admission_checks
-    ]
-    return [PatchWorkload(workload, conditions.status_patch(workload, changes, now, admission=None, checks=checks))]
+    return [PatchWorkload(workload, conditions.release_patch(workload, message, now))]
 
 
 def _hold(job: Job, workload: Workload, view: View) -> list[Step]:

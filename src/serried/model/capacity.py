@@ -67,10 +67,6 @@ class Capacity:
             self.lines[resource] = line
         return line
 
-    def drop_line(self, resource: str) -> None:
-        """Takes back `line` for the resource added last; nothing may be charged to it any more."""
-        del self.lines[resource]
-
     def _resize(self, resources: int, rows: int) -> None:
         for name in ("allocatable", "free", "unheld"):
             old: Ints = getattr(self, name)

@@ -193,11 +193,6 @@ class Assignment:
         )
 
     @property
-    def untried(self) -> bool:
-        """Whether a scan stopped before the last flavor."""
-        return any(c.tried != -1 for p in self.pod_sets for c in p.flavors.values())
-
-    @property
     def placements(self) -> tuple[Placement, ...]:
         return tuple(p.placement for p in self.pod_sets if p.placement is not None)
 

@@ -13,8 +13,6 @@ from serried.api.kueue import (
     ClusterQueue,
     ClusterQueueStatus,
     Cohort,
-    CohortStatus,
-    FairSharingStatus,
     LocalQueue,
     LocalQueueStatus,
     ResourceFlavor,
@@ -476,14 +474,6 @@ class Engine:
     def status(self, queue: Key) -> ClusterQueueStatus | LocalQueueStatus | None:
         """The status of ClusterQueue ("", name) or LocalQueue (namespace, name), its conditions without times."""
         return queue_status(self._state, queue)
-
-    def cohort_status(self, name: str) -> CohortStatus | None:
-        """The status of a Cohort: under fair sharing, its share."""
-        node = self._state.ledger.cohort(name) if name in self._state.cohorts else None
-        if node is None:
-            return None
-        fair = FairSharingStatus(weighted_share=node.share().rounded) if self._state.fair_sharing is not None else None
-        return CohortStatus(fair_sharing=fair)
 
     @property
     def has_news(self) -> bool:

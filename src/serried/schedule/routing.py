@@ -50,7 +50,6 @@ def end_backoff(state: State, now: datetime) -> None:
 def refresh(state: State, queue: ClusterQueueState) -> None:
     """Works out anew what follows from the queue's spec and the flavors and topologies there are."""
     flavors = [[state.flavors[name] for name in g.flavors if name in state.flavors] for g in queue.limits.groups]
-    queue.label_keys = tuple(frozenset(key for f in group for key in f.spec.node_labels) for group in flavors)
     queue.topology_only = all(f.spec.topology_name for group in flavors for f in group)
     queue.has_topology = any(f.spec.topology_name in state.topologies for group in flavors for f in group)
     queue.pending.wake_all()

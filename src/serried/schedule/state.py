@@ -53,8 +53,6 @@ class ClusterQueueState:
     terminating: bool
     pending: PendingQueue
     activity: Activity
-    #: per group of `limits`: the label keys of its flavors
-    label_keys: tuple[frozenset[str], ...] = ()
     #: every flavor names a topology: workloads without a wish are placed, too
     topology_only: bool = False
     #: some flavor names a topology that exists
