@@ -1,4 +1,4 @@
-"""The running controller: watches feed the engine, cycles decide, the executor writes.
+"""The running controller: watches feed the engine, cycles decide, others write.
 
 Everything runs on one asyncio loop. Three things go on side by side: informers that keep `State` and the engine up to
 date; cycles that admit Workloads, whenever the engine says one could help; and one reconcile at a time for each Job
@@ -12,26 +12,23 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
-from serried.api.kueue import Workload
-from serried.api.meta import Key, condition_is
-from serried.api.names import WorkloadCondition
-from serried.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
+from serried.api.meta import Key
+from serried.api.resources import JOBS, NODES, PODS, Resource
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import ApiError, Cluster, Forbidden, Invalid, Malformed, NotFound
-from serried.control import conditions, lifecycle
+from serried.control import lifecycle
 from serried.control.background import StatusWriter
 from serried.control.config import Configuration
+from serried.control.decided import RETRY_FIRST, RETRY_MOST, DecisionWriter
 from serried.control.events import Recorder
 from serried.control.executor import Executor
 from serried.control.state import State
-from serried.schedule.decisions import Admit, Evict, Finish
 from serried.schedule.engine import Engine
 
 log = logging.getLogger(__name__)
 
-_RETRY_FIRST, _RETRY_MOST = 0.2, 5.0  # seconds between tries of a Job whose write failed
 _AFTER_A_FAULT = 30.0  # seconds
 _LOOK_AT_CLOCK = 1.0  # seconds between looks at the clock while somebody backs off
 
@@ -60,10 +57,9 @@ class Controller:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
+        self._decided = DecisionWriter(cluster, self.state, self._recorder, self._observe, clock, self._wake.set)
         self._running: set[Key] = set()  # Jobs being reconciled
         self._again: set[Key] = set()  # … and those of them that want another look
-        self._admitting: dict[Key, asyncio.Task[None]] = {}  # admissions that are being written
-        self._refusals: dict[Key, int] = {}  # how often a Workload's admission was refused in a row
         self._marked_early: set[Key] = set()  # marked before all was listed
 
     async def run(self) -> None:
@@ -137,11 +133,11 @@ class Controller:
                 self._status.waits(wait.key, wait.reason)
             for admit in cycle.decisions:
                 self._status.admitted(admit.key)
-                self._admitting[admit.key] = self._spawn(self._admit(admit))
+                self._decided.admitting[admit.key] = self._spawn(self._decided.admit(admit))
             for evict in cycle.evictions:
-                self._spawn(self._evict(evict))
+                self._spawn(self._decided.evict(evict))
             for finish in cycle.finishes:
-                self._spawn(self._finish(finish))
+                self._spawn(self._decided.finish(finish))
             self._status.queues(self.engine.queues_changed())
             if cycle.more or self.engine.dirty:
                 self._wake.set()
@@ -156,130 +152,6 @@ class Controller:
                 # Our clock need not go at the pace of the loop's.
                 await asyncio.wait_for(self._wake.wait(), None if due is None else _LOOK_AT_CLOCK)
 
-    async def _admit(self, admit: Admit) -> None:
-        """Writes a reservation or an admission; a refused one is taken back in the engine."""
-        try:
-            await self._write_admission(admit)
-        finally:
-            self._admitting.pop(admit.key, None)
-
-    async def _write_admission(self, admit: Admit) -> None:
-        workload = self.state.workloads.get(admit.key)
-        if workload is None or workload.metadata.uid != admit.uid:
-            return  # deleted meanwhile: the engine has let go of it
-        queue = admit.admission.cluster_queue
-        changes = []
-        if admit.kind == "new":
-            changes += [conditions.reserved(queue, admit.waited, admit.note), *conditions.requeued(workload)]
-        if admit.admitted:
-            changes.append(conditions.admitted(queue))
-        patch = conditions.status_patch(
-            workload, changes, self._clock(), admission=admit.admission, checks=admit.checks
-        )
-        if admit.kind == "replacement":
-            patch["status"]["unhealthyNodes"] = None
-        try:
-            written: Workload = await self._cluster.patch(
-                WORKLOADS, admit.key[1], admit.key[0], patch=patch, subresource="status"
-            )
-        except ApiError as error:
-            log.info("admission of %s/%s refused: %s", *admit.key, error)
-            if isinstance(error, Invalid):
-                message = f"the API server refuses the admission: {error.message}"
-                self._recorder.event(WORKLOADS, workload, "Pending", message, warning=True)
-            await self._withdraw(admit)
-            return
-        self._refusals.pop(admit.key, None)
-        self._observe(WORKLOADS, written)
-        for change in changes:
-            if change.status == "True" and not condition_is(workload.status.conditions, change.type):
-                self._recorder.event(WORKLOADS, written, change.reason, change.message)
-
-    async def _evict(self, evict: Evict) -> None:
-        """Writes that a workload has to go. Its Job is stopped by what follows from that; without one it goes now."""
-        if (writing := self._admitting.get(evict.key)) is not None:  # what is not written yet cannot be taken back
-            await asyncio.wait({writing})
-        if evict.deactivate:
-            await self._write(evict.key, evict.uid, lambda w: ({"spec": {"active": False}}, ""))
-
-        def patch(workload: Workload) -> tuple[dict[str, Any], Literal["", "status"]] | None:
-            if workload.status.admission is None:
-                return None  # it has gone by itself
-            changes = [conditions.evicted(evict.reason, evict.message)]
-            if evict.preempted:
-                changes.append(conditions.preempted(evict.preempted, evict.message))
-            if self.state.job_of(workload) is not None:
-                return conditions.status_patch(workload, changes, self._clock()), "status"
-            return conditions.release_patch(workload, evict.message, self._clock(), changes), "status"
-
-        written = await self._write(evict.key, evict.uid, patch)
-        if written is not None:
-            self._recorder.event(WORKLOADS, written, f"EvictedDueTo{evict.reason}", evict.message)
-            if evict.preempted:
-                self._recorder.event(WORKLOADS, written, "Preempted", evict.message)
-
-    async def _finish(self, finish: Finish) -> None:
-        done = conditions.finished(True, finish.message, finish.reason)
-        written = await self._write(
-            finish.key, finish.uid, lambda w: (conditions.status_patch(w, [done], self._clock()), "status")
-        )
-        if written is not None:
-            self._recorder.event(WORKLOADS, written, "FinishedWorkload", done.message)
-
-    async def _write(
-        self,
-        key: Key,
-        uid: str,
-        patch: Callable[[Workload], tuple[dict[str, Any], Literal["", "status"]] | None],
-    ) -> Workload | None:
-        """Writes a decision that must not be lost, as often as it takes; None: it has become pointless."""
-        delay = _RETRY_FIRST
-        while True:
-            workload = self.state.workloads.get(key)
-            if workload is None or workload.metadata.uid != uid:
-                return None
-            if condition_is(workload.status.conditions, WorkloadCondition.FINISHED):
-                return None
-            change = patch(workload)
-            if change is None:
-                return None
-            try:
-                written: Workload = await self._cluster.patch(
-                    WORKLOADS, key[1], key[0], patch=change[0], subresource=change[1]
-                )
-            except NotFound:
-                return None
-            except ApiError as error:
-                log.info("Workload %s/%s: %s", *key, error)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _RETRY_MOST)
-                continue
-            self._observe(WORKLOADS, written)
-            return written
-
-    async def _withdraw(self, admit: Admit) -> None:
-        """Takes a refused admission back in the engine, after a pause that doubles each time, unless it went through.
-
-        A write without an answer may have been carried out; what it takes is nobody else's until that is known.
-        """
-        times = self._refusals[admit.key] = self._refusals.get(admit.key, 0) + 1
-        pause = min(_RETRY_MOST, _RETRY_FIRST * 2.0 ** (times - 2))
-        while True:
-            await asyncio.sleep(pause)
-            try:
-                self._observe(WORKLOADS, await self._cluster.get(WORKLOADS, admit.key[1], admit.key[0]))
-                break
-            except NotFound:
-                self._refusals.pop(admit.key, None)
-                break
-            except ApiError as error:
-                log.info("whether %s/%s is admitted is not known yet: %s", *admit.key, error)
-                pause = min(_RETRY_MOST, 2 * pause)
-        workload = self.state.workloads.get(admit.key)
-        if workload is not None and workload.metadata.uid == admit.uid:
-            self.engine.withdraw(admit.key, self._clock())
-            self._wake.set()
-
     # --- Jobs
 
     def _mark(self, key: Key) -> None:
@@ -293,7 +165,7 @@ class Controller:
             self._spawn(self._reconcile(key))
 
     async def _reconcile(self, key: Key) -> None:
-        delay = _RETRY_FIRST
+        delay = RETRY_FIRST
         try:
             while True:
                 self._again.discard(key)
@@ -303,13 +175,13 @@ class Controller:
                     steps: Sequence[lifecycle.Step] = lifecycle.next_steps(self.state.view(key), self._clock())
                     for step in steps:
                         await self._do(key, step)
-                    delay = _RETRY_FIRST
+                    delay = RETRY_FIRST
                 except ApiError as error:
                     log.info("Job %s/%s: %s", *key, error)
                     if isinstance(error, Forbidden):
                         self._refused(key, error)
                     await asyncio.sleep(delay)
-                    delay = min(2 * delay, _RETRY_MOST)
+                    delay = min(2 * delay, RETRY_MOST)
                     continue
                 except Exception:
                     # A fault of ours must not leave this Job standing for ever, nor fill the log.

@@ -1,0 +1,171 @@
+"""Writes what a cycle has decided: admissions, evictions, ends. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Literal
+
+from serried.api.kueue import Workload
+from serried.api.meta import Key, condition_is
+from serried.api.names import WorkloadCondition
+from serried.api.resources import WORKLOADS
+from serried.cluster.protocol import ApiError, Cluster, Invalid, NotFound
+from serried.control import conditions
+from serried.control.events import Recorder
+from serried.control.executor import Observe
+from serried.control.state import State
+from serried.schedule.decisions import Admit, Evict, Finish
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST, RETRY_MOST = 0.2, 5.0  # seconds between tries of a write that failed
+
+
+class DecisionWriter:
+    """Carries out the decisions of cycles, each in a task of its own; `wake` asks for another cycle."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        state: State,
+        recorder: Recorder,
+        observe: Observe,
+        clock: Callable[[], datetime],
+        wake: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._recorder = recorder
+        self._observe = observe
+        self._clock = clock
+        self._wake = wake
+        #: admissions that are being written
+        self.admitting: dict[Key, asyncio.Task[None]] = {}
+        self._refusals: dict[Key, int] = {}  # how often a Workload's admission was refused in a row
+
+    async def admit(self, admit: Admit) -> None:
+        """Writes a reservation or an admission; a refused one is taken back in the engine."""
+        try:
+            await self._write_admission(admit)
+        finally:
+            self.admitting.pop(admit.key, None)
+
+    async def _write_admission(self, admit: Admit) -> None:
+        workload = self._state.workloads.get(admit.key)
+        if workload is None or workload.metadata.uid != admit.uid:
+            return  # deleted meanwhile: the engine has let go of it
+        queue = admit.admission.cluster_queue
+        changes = []
+        if admit.kind == "new":
+            changes += [conditions.reserved(queue, admit.waited, admit.note), *conditions.requeued(workload)]
+        if admit.admitted:
+            changes.append(conditions.admitted(queue))
+        patch = conditions.status_patch(
+            workload, changes, self._clock(), admission=admit.admission, checks=admit.checks
+        )
+        if admit.kind == "replacement":
+            patch["status"]["unhealthyNodes"] = None
+        try:
+            written: Workload = await self._cluster.patch(
+                WORKLOADS, admit.key[1], admit.key[0], patch=patch, subresource="status"
+            )
+        except ApiError as error:
+            log.info("admission of %s/%s refused: %s", *admit.key, error)
+            if isinstance(error, Invalid):
+                message = f"the API server refuses the admission: {error.message}"
+                self._recorder.event(WORKLOADS, workload, "Pending", message, warning=True)
+            await self._withdraw(admit)
+            return
+        self._refusals.pop(admit.key, None)
+        self._observe(WORKLOADS, written)
+        for change in changes:
+            if change.status == "True" and not condition_is(workload.status.conditions, change.type):
+                self._recorder.event(WORKLOADS, written, change.reason, change.message)
+
+    async def evict(self, evict: Evict) -> None:
+        """Writes that a workload has to go. Its Job is stopped by what follows from that; without one it goes now."""
+        if (writing := self.admitting.get(evict.key)) is not None:  # what is not written yet cannot be taken back
+            await asyncio.wait({writing})
+        if evict.deactivate:
+            await self._write(evict.key, evict.uid, lambda w: ({"spec": {"active": False}}, ""))
+
+        def patch(workload: Workload) -> tuple[dict[str, Any], Literal["", "status"]] | None:
+            if workload.status.admission is None:
+                return None  # it has gone by itself
+            changes = [conditions.evicted(evict.reason, evict.message)]
+            if evict.preempted:
+                changes.append(conditions.preempted(evict.preempted, evict.message))
+            if self._state.job_of(workload) is not None:
+                return conditions.status_patch(workload, changes, self._clock()), "status"
+            return conditions.release_patch(workload, evict.message, self._clock(), changes), "status"
+
+        written = await self._write(evict.key, evict.uid, patch)
+        if written is not None:
+            self._recorder.event(WORKLOADS, written, f"EvictedDueTo{evict.reason}", evict.message)
+            if evict.preempted:
+                self._recorder.event(WORKLOADS, written, "Preempted", evict.message)
+
+    async def finish(self, finish: Finish) -> None:
+        done = conditions.finished(True, finish.message, finish.reason)
+        written = await self._write(
+            finish.key, finish.uid, lambda w: (conditions.status_patch(w, [done], self._clock()), "status")
+        )
+        if written is not None:
+            self._recorder.event(WORKLOADS, written, "FinishedWorkload", done.message)
+
+    async def _write(
+        self,
+        key: Key,
+        uid: str,
+        patch: Callable[[Workload], tuple[dict[str, Any], Literal["", "status"]] | None],
+    ) -> Workload | None:
+        """Writes a decision that must not be lost, as often as it takes; None: it has become pointless."""
+        delay = RETRY_FIRST
+        while True:
+            workload = self._state.workloads.get(key)
+            if workload is None or workload.metadata.uid != uid:
+                return None
+            if condition_is(workload.status.conditions, WorkloadCondition.FINISHED):
+                return None
+            change = patch(workload)
+            if change is None:
+                return None
+            try:
+                written: Workload = await self._cluster.patch(
+                    WORKLOADS, key[1], key[0], patch=change[0], subresource=change[1]
+                )
+            except NotFound:
+                return None
+            except ApiError as error:
+                log.info("Workload %s/%s: %s", *key, error)
+                await asyncio.sleep(delay)
+                delay = min(2 * delay, RETRY_MOST)
+                continue
+            self._observe(WORKLOADS, written)
+            return written
+
+    async def _withdraw(self, admit: Admit) -> None:
+        """Takes a refused admission back in the engine, after a pause that doubles each time, unless it went through.
+
+        A write without an answer may have been carried out; what it takes is nobody else's until that is known.
+        """
+        times = self._refusals[admit.key] = self._refusals.get(admit.key, 0) + 1
+        pause = min(RETRY_MOST, RETRY_FIRST * 2.0 ** (times - 2))
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                self._observe(WORKLOADS, await self._cluster.get(WORKLOADS, admit.key[1], admit.key[0]))
+                break
+            except NotFound:
+                self._refusals.pop(admit.key, None)
+                break
+            except ApiError as error:
+                log.info("whether %s/%s is admitted is not known yet: %s", *admit.key, error)
+                pause = min(RETRY_MOST, 2 * pause)
+        workload = self._state.workloads.get(admit.key)
+        if workload is not None and workload.metadata.uid == admit.uid:
+            self._state.engine.withdraw(admit.key, self._clock())
+            self._wake()
