@@ -1,12 +1,13 @@
-"""Gangs end to end on a real API server: runs a driver script against `serried run` and counts what each process used.
+"""End to end on a real API server: runs a driver script against `serried run` and counts what each process used.
 
-    python bench/end_to_end.py [--driver FILE] [--stack serried|floor] [--repeat N] [-- NODES GANGS PODS RUN]
+    python bench/end_to_end.py [--driver FILE] [--stack serried|floor] [--repeat N] [-- ARG...]
 
-The driver (by default `bench/gangs.py`) is a Python script called as `FILE STACK ARG…` with API_URL and API_TOKEN set;
-it submits Jobs, plays the kubelet and prints one JSON line. For the stack `floor` the driver binds the pods itself and
-`serried run` is not started: that is the least time this API server needs. Each run has a control plane of its own.
-Prints a JSON line a run: what the driver printed, with CPU seconds and peak memory of `serried run` and CPU seconds of
-the API server and the controller manager.
+The driver is a Python script called as `FILE STACK ARG…` with API_URL and API_TOKEN set; it submits the work, sees it
+through and prints one JSON line: `bench/gangs.py` (by default) gangs of pods, `bench/workloads.py` a stream of
+Workloads. For the stack `floor` the driver also does what Serried would, knowing the answer, and `serried run` is not
+started: that is the least time this API server needs. Each run has a control plane of its own. Prints a JSON line a
+run: what the driver printed, with CPU seconds and peak memory of `serried run`, CPU seconds of the other programs, and
+the writes of each kind that the API server has counted.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 from serried.api.crds import crds  # noqa: E402
 from tools.controlplane import ControlPlane, User  # noqa: E402
 
+_RARE = 10
 SERRIED = User("system:serviceaccount:serried-system:serried", ("system:serviceaccounts",))
 
 
@@ -46,8 +50,9 @@ def run(driver: Path, stack: str, arguments: list[str]) -> dict[str, Any]:
                 raise SystemExit(f"the driver failed: {done.stderr[-2000:]}")
             result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
             after = plane.cpu_seconds()
-            for program in ("kube-apiserver", "kube-controller-manager"):
+            for program in ("kube-apiserver", "kube-controller-manager", "etcd"):
                 result[f"{program}_cpu_s"] = round(after[program] - before[program], 1)
+            result["writes"] = writes(plane)
             if scheduler is not None:
                 result |= usage(scheduler.pid)
             return result
@@ -71,6 +76,20 @@ def start(plane: ControlPlane) -> subprocess.Popen[bytes]:
             raise SystemExit(f"serried run did not get ready: {log.read_text()[-2000:]}")
         time.sleep(0.1)
     return process
+
+
+def writes(plane: ControlPlane) -> dict[str, int]:
+    """Writes of each kind that the API server has answered since its start, the rare ones left out."""
+    counted: Counter[str] = Counter()
+    for line in plane.request("GET", "/metrics")[1].splitlines():
+        found = re.fullmatch(r"apiserver_request_total\{(.*)\} (\S+)", line)
+        if found is None:
+            continue
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', found[1]))
+        if labels["verb"] in ("POST", "PATCH", "PUT", "DELETE"):
+            what = "/".join(filter(None, (labels["resource"], labels["subresource"])))
+            counted[f"{labels['verb']} {what} {labels['code']}"] += int(float(found[2]))
+    return {what: count for what, count in counted.most_common() if count >= _RARE}
 
 
 def usage(pid: int) -> dict[str, float]:

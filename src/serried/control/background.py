@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -28,6 +30,9 @@ from serried.schedule.reasons import Reason
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 8  # background writes in flight; the rest of the client's room is for decisions
+_ROUND = 200  # reasons of waits written in one round; who has been let in by the next one needs none
+# A slow API server is left alone for longer: so many times as long as a round took, but at most so many seconds.
+_PAUSE, _LONGEST_PAUSE = 4.0, 5.0
 
 
 class StatusWriter:
@@ -51,6 +56,8 @@ class StatusWriter:
         self._clock = clock
         self._interval = config.status_interval
         self._waits: dict[Key, Reason] = {}
+        self._due: dict[Key, Reason] = {}  # those of them that this round writes
+        self._telling: dict[Key, asyncio.Task[Any]] = {}  # … and is writing
         self._queues: set[Key] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._wake = asyncio.Event()
@@ -64,9 +71,14 @@ class StatusWriter:
         self._waits[key] = reason
         self.wake()
 
-    def admitted(self, key: Key) -> None:
-        """It waits no longer: what was to be said of its wait is not said any more."""
+    def admitted(self, key: Key) -> asyncio.Task[Any] | None:
+        """It waits no longer: what was to be said of its wait is not said any more.
+
+        Returns what is being written of it now, if anything: an admission written beside it would be refused.
+        """
         self._waits.pop(key, None)
+        self._due.pop(key, None)
+        return self._telling.get(key)
 
     def queues(self, changed: Iterable[Key]) -> None:
         """Queues whose numbers have changed."""
@@ -80,15 +92,21 @@ class StatusWriter:
             await self._wake.wait()
             self._wake.clear()
             self._queues.update(self._state.engine.queues_changed())
-            waits, self._waits = self._waits, {}
+            self._due = dict(islice(self._waits.items(), _ROUND))
+            for key in self._due:
+                del self._waits[key]
             queues, self._queues = self._queues, set()
             gangs, self._state.changed_gangs = self._state.changed_gangs, set()
+            started = time.monotonic()
             await asyncio.gather(
-                *(self._bounded(self._write_wait(k, r), self._waits.setdefault, k, r) for k, r in waits.items()),
                 *(self._bounded(self._write_queue(k), self._queues.add, k) for k in sorted(queues)),
                 *(self._bounded(self._write_pod_group(k), self._state.changed_gangs.add, k) for k in sorted(gangs)),
+                *(self._bounded(self._tell(k), self._waits.setdefault, k, r) for k, r in self._due.items()),
             )
-            await asyncio.sleep(self._interval)
+            if self._waits:
+                self._wake.set()
+            took = time.monotonic() - started
+            await asyncio.sleep(max(self._interval, min(_LONGEST_PAUSE, _PAUSE * took)))
 
     async def _bounded(self, write: Coroutine[Any, Any, None], again: Callable[..., object], *what: object) -> None:
         """One write. Whether it was overtaken or not answered: it is due `again`, at the next interval."""
@@ -103,6 +121,18 @@ class StatusWriter:
                 self.wake()
             except ApiError as error:
                 log.warning("status write failed: %s", error)
+
+    async def _tell(self, key: Key) -> None:
+        """Why this Workload waits, unless it has been let in since the round began."""
+        reason = self._due.pop(key, None)
+        task = asyncio.current_task()
+        if reason is None or task is None:
+            return
+        self._telling[key] = task
+        try:
+            await self._write_wait(key, reason)
+        finally:
+            del self._telling[key]
 
     async def _write_wait(self, key: Key, reason: Reason) -> None:
         workload = self._state.workloads.get(key)

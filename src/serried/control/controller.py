@@ -2,7 +2,7 @@
 
 Everything runs on one asyncio loop. Three things go on side by side: informers that keep `State` and the engine up to
 date; cycles that admit Workloads, whenever the engine says one could help; and one reconcile at a time for each Job
-that something happened to.
+that something happened to, and for each Workload with pods that no Job owns.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from serried.api.meta import Key
-from serried.api.resources import JOBS, NODES, PODS, Resource
+from serried.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import ApiError, Cluster, Forbidden, Invalid, Malformed, NotFound
 from serried.control import lifecycle
@@ -28,6 +29,9 @@ from serried.control.state import State
 from serried.schedule.engine import Engine
 
 log = logging.getLogger(__name__)
+
+#: What is reconciled: a Job, or a Workload that none owns.
+Subject = tuple[Resource[Any], Key]
 
 _AFTER_A_FAULT = 30.0  # seconds
 _LOOK_AT_CLOCK = 1.0  # seconds between looks at the clock while somebody backs off
@@ -45,7 +49,7 @@ class Controller:
     ) -> None:
         self.config = config or Configuration()
         self.engine = Engine(self.config.place_options(), self.config.options())
-        self.state = State(self.engine, self._mark)
+        self.state = State(self.engine, partial(self._mark, JOBS), partial(self._mark, WORKLOADS))
         self.ready = asyncio.Event()
         self._cluster = cluster
         self._clock = clock
@@ -58,9 +62,9 @@ class Controller:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._decided = DecisionWriter(cluster, self.state, self._recorder, self._observe, clock, self._wake.set)
-        self._running: set[Key] = set()  # Jobs being reconciled
-        self._again: set[Key] = set()  # … and those of them that want another look
-        self._marked_early: set[Key] = set()  # marked before all was listed
+        self._running: set[Subject] = set()  # being reconciled
+        self._again: set[Subject] = set()  # … and those of them that want another look
+        self._marked_early: set[Subject] = set()  # marked before all was listed
 
     async def run(self) -> None:
         """Lists, then watches, decides and writes until cancelled; all tasks it started end with it."""
@@ -76,8 +80,8 @@ class Controller:
             log.info("listed %s", ", ".join(f"{len(i.store)} {r.plural}" for r, i in self._informers.items()))
             self.ready.set()
             self._wake.set()
-            for key in self._marked_early:
-                self._mark(key)
+            for subject in self._marked_early:
+                self._mark(*subject)
             self._marked_early.clear()
             await asyncio.gather(self._cycles(), self._recorder.run(), self._status.run())
         finally:
@@ -132,8 +136,8 @@ class Controller:
             for wait in cycle.waits:
                 self._status.waits(wait.key, wait.reason)
             for admit in cycle.decisions:
-                self._status.admitted(admit.key)
-                self._decided.admitting[admit.key] = self._spawn(self._decided.admit(admit))
+                telling = self._status.admitted(admit.key)
+                self._decided.admitting[admit.key] = self._spawn(self._decided.admit(admit, after=telling))
             for evict in cycle.evictions:
                 self._spawn(self._decided.evict(evict))
             for finish in cycle.finishes:
@@ -152,47 +156,53 @@ class Controller:
                 # Our clock need not go at the pace of the loop's.
                 await asyncio.wait_for(self._wake.wait(), None if due is None else _LOOK_AT_CLOCK)
 
-    # --- Jobs
+    # --- Jobs, and Workloads without one
 
-    def _mark(self, key: Key) -> None:
-        """This Job wants a look. One look at a time for each; what happens meanwhile asks for another."""
+    def _mark(self, resource: Resource[Any], key: Key) -> None:
+        """This one wants a look. One look at a time for each; what happens meanwhile asks for another."""
+        subject = (resource, key)
         if not self.ready.is_set():
-            self._marked_early.add(key)
-        elif key in self._running:
-            self._again.add(key)
+            self._marked_early.add(subject)
+        elif subject in self._running:
+            self._again.add(subject)
         else:
-            self._running.add(key)
-            self._spawn(self._reconcile(key))
+            self._running.add(subject)
+            self._spawn(self._reconcile(subject))
 
-    async def _reconcile(self, key: Key) -> None:
+    async def _reconcile(self, subject: Subject) -> None:
         delay = RETRY_FIRST
+        what = f"{subject[0].kind} {'/'.join(subject[1])}"
         try:
             while True:
-                self._again.discard(key)
+                self._again.discard(subject)
                 try:
-                    if key in self.state.bereft and not await self._is_there(key):
-                        return  # the watch will bring its end
-                    steps: Sequence[lifecycle.Step] = lifecycle.next_steps(self.state.view(key), self._clock())
-                    for step in steps:
-                        await self._do(key, step)
+                    for step in await self._steps(*subject):
+                        await self._do(subject, step)
                     delay = RETRY_FIRST
                 except ApiError as error:
-                    log.info("Job %s/%s: %s", *key, error)
+                    log.info("%s: %s", what, error)
                     if isinstance(error, Forbidden):
-                        self._refused(key, error)
+                        self._refused(subject, error)
                     await asyncio.sleep(delay)
                     delay = min(2 * delay, RETRY_MOST)
                     continue
                 except Exception:
-                    # A fault of ours must not leave this Job standing for ever, nor fill the log.
-                    log.exception("Job %s/%s: it is looked at again in %.1f s", *key, _AFTER_A_FAULT)
+                    # A fault of ours must not leave this one standing for ever, nor fill the log.
+                    log.exception("%s: it is looked at again in %.1f s", what, _AFTER_A_FAULT)
                     await asyncio.sleep(_AFTER_A_FAULT)
                     continue
-                if key not in self._again:
+                if subject not in self._again:
                     return
         finally:
-            self._running.discard(key)
-            self._again.discard(key)
+            self._running.discard(subject)
+            self._again.discard(subject)
+
+    async def _steps(self, resource: Resource[Any], key: Key) -> Sequence[lifecycle.Step]:
+        if resource is WORKLOADS:
+            return lifecycle.steps_without_job(self.state.view_of_workload(key), self._clock())
+        if key in self.state.bereft and not await self._is_there(key):
+            return []  # the watch will bring its end
+        return lifecycle.next_steps(self.state.view(key), self._clock())
 
     async def _is_there(self, key: Key) -> bool:
         """Asks for a Job of which it is not certain: a Workload made for one that is gone would be deleted again."""
@@ -203,21 +213,22 @@ class Controller:
         self.state.bereft.discard(key)
         return True
 
-    async def _do(self, key: Key, step: lifecycle.Step) -> None:
+    async def _do(self, subject: Subject, step: lifecycle.Step) -> None:
         try:
             await self._executor.do(step)
         except Invalid as error:
             # It can never succeed as it stands; the next change of the Job brings another look.
-            self._refused(key, error)
+            self._refused(subject, error)
             if isinstance(step, lifecycle.PatchJob) and step.starts is not None:
                 await self._executor.do(lifecycle.failed_to_start(step.starts, error.message, self._clock()))
 
-    def _refused(self, key: Key, error: ApiError) -> None:
-        log.warning("Job %s/%s: the API server refuses a write: %s", *key, error)
-        job = self.state.jobs.get(key)
-        if job is not None:
+    def _refused(self, subject: Subject, error: ApiError) -> None:
+        resource, key = subject
+        log.warning("%s %s/%s: the API server refuses a write: %s", resource.kind, *key, error)
+        found = self._stored(resource, key)
+        if found is not None:
             reason = "Forbidden" if isinstance(error, Forbidden) else "Misconfigured"
-            self._recorder.event(JOBS, job, reason, error.message, warning=True)
+            self._recorder.event(resource, found, reason, error.message, warning=True)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

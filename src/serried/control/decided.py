@@ -46,9 +46,11 @@ class DecisionWriter:
         self.admitting: dict[Key, asyncio.Task[None]] = {}
         self._refusals: dict[Key, int] = {}  # how often a Workload's admission was refused in a row
 
-    async def admit(self, admit: Admit) -> None:
-        """Writes a reservation or an admission; a refused one is taken back in the engine."""
+    async def admit(self, admit: Admit, *, after: asyncio.Task[Any] | None = None) -> None:
+        """Writes a reservation or an admission, once `after` is done; a refused one is taken back in the engine."""
         try:
+            if after is not None:
+                await asyncio.wait({after})
             await self._write_admission(admit)
         finally:
             self.admitting.pop(admit.key, None)

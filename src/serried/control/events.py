@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from datetime import datetime
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 _MESSAGE_LIMIT = 1024
 _WAITING = 2000  # events not yet written; the oldest are dropped beyond it
 _REMEMBERED = 4000  # events that a repetition can be folded into
+# A storm of events must not take the API server's time from decisions: so many at once, then so many a second.
+_BURST, _RATE = 400, 20.0
 
 
 class Recorder:
@@ -31,6 +34,8 @@ class Recorder:
         self._waiting: OrderedDict[tuple[str, str, str], Event] = OrderedDict()
         self._written: OrderedDict[tuple[str, str, str], tuple[str, int]] = OrderedDict()
         self._wake = asyncio.Event()
+        self._tokens = float(_BURST)
+        self._filled = time.monotonic()
 
     def event(self, resource: Resource[Any], obj: Object, reason: str, message: str, *, warning: bool = False) -> None:
         """An event about `obj`. Identical ones (same object, reason and text) become one with a count."""
@@ -70,12 +75,21 @@ class Recorder:
         while True:
             await self._wake.wait()
             while self._waiting:
+                await self._turn()
                 identity, event = self._waiting.popitem(last=False)
                 try:
                     await self._write(identity, event)
                 except ApiError as error:
                     log.debug("event %s on %s not written: %s", event.reason, event.involved_object.name, error)
             self._wake.clear()
+
+    async def _turn(self) -> None:
+        """Waits until the next event may be written."""
+        now = time.monotonic()
+        self._tokens = min(_BURST, self._tokens + _RATE * (now - self._filled)) - 1
+        self._filled = now
+        if self._tokens < 0:
+            await asyncio.sleep(-self._tokens / _RATE)
 
     async def _write(self, identity: tuple[str, str, str], event: Event) -> None:
         namespace = event.metadata.namespace

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from serried.api import names
+from serried.api.batch import Job
 from serried.api.meta import Object
 from serried.api.resources import JOBS, POD_GROUPS, PODS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
@@ -74,7 +75,8 @@ class Executor:
             case Place():
                 await self._place(step)
             case Warn():
-                self._recorder.event(JOBS, step.job, step.reason, step.message, warning=True)
+                resource: Resource[Any] = JOBS if isinstance(step.about, Job) else WORKLOADS
+                self._recorder.event(resource, step.about, step.reason, step.message, warning=True)
 
     async def _create_workload(self, step: CreateWorkload) -> None:
         namespace = step.workload.metadata.namespace

@@ -91,9 +91,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Warn:
-    """Bad input on the Job, told as an event."""
+    """Bad input on a Job, or on a Workload without one, told as an event."""
 
-    job: Job
+    about: Job | Workload
     reason: str
     message: str
 
@@ -201,9 +201,9 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
     try:
         # A large plan is not read again with each pod that appears or is bound.
         plan = plans(workload) if job.spec.suspend or may_move(gang, size) else {}
-    except assignment.AssignmentError as error:  # not written by us: nothing can be placed by it
-        return [Warn(job, "Misconfigured", f"Workload {workload.metadata.name}, status.admission: {error}")]
-    if (why := _eviction(job, workload, gang, plan, view)) is not None:
+    except assignment.AssignmentError as error:
+        return [_unreadable(job, workload, error)]
+    if (why := _eviction(workload, gang, plan, view, every=job.spec.suspend)) is not None:
         return [_evict(workload, *why, now)]
     steps: list[Step] = []
     if job.spec.suspend:
@@ -226,10 +226,37 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
     elif view.unplanned_pods:
         # Somebody resumed it by hand, or its suspension went unnoticed: such pods are in nobody's plan.
         return [PatchJob(job, jobs.stop_patch(job), event=("Stopped", "It has pods that were not placed"))]
-    steps.extend(_gang_steps(workload, gang, plan, size, view, now))
-    if workload.key not in view.pod_groups and size > 0:  # last: nothing depends on it
-        steps.append(CreatePodGroup(_pod_group(workload, size)))
-    return steps
+    return steps + _gang_steps(workload, gang, plan, size, view, now)
+
+
+def steps_without_job(view: View, now: datetime) -> list[Step]:
+    """The writes that are due for the view's Workload, which no Job owns: its maker's pods take their places as a gang.
+
+    They name it in the annotation kueue.x-k8s.io/workload, and their pod set in the label kueue.x-k8s.io/podset. When
+    they are made and when they end is their maker's affair, as is the Workload's condition Finished.
+    """
+    if not view.workloads:
+        return []
+    (workload,) = view.workloads
+    have = workload.status.conditions
+    over = any(condition_is(have, type) for type in (WorkloadCondition.FINISHED, WorkloadCondition.EVICTED))
+    if over or not _alive(workload) or not condition_is(have, WorkloadCondition.ADMITTED):
+        return []
+    gang = view.gangs.get(workload.key) or Gang()
+    size = _size(workload)
+    try:
+        plan = plans(workload) if may_move(gang, size) else {}
+    except assignment.AssignmentError as error:
+        return [_unreadable(workload, workload, error)]
+    if (why := _eviction(workload, gang, plan, view, every=False)) is not None:
+        patch = conditions.release_patch(workload, why[1], now, [conditions.evicted(*why)])
+        return [PatchWorkload(workload, patch, event=(f"EvictedDueTo{why[0]}", why[1]))]
+    return _gang_steps(workload, gang, plan, size, view, now)
+
+
+def _unreadable(about: Job | Workload, workload: Workload, error: assignment.AssignmentError) -> Warn:
+    """A plan that was not written by us: nothing can be placed by it."""
+    return Warn(about, "Misconfigured", f"Workload {workload.metadata.name}, status.admission: {error}")
 
 
 def _change(job: Job, pod_sets: Sequence[PodSet], workload: Workload) -> str | None:
@@ -242,26 +269,27 @@ def _change(job: Job, pod_sets: Sequence[PodSet], workload: Workload) -> str | N
 
 
 def _eviction(
-    job: Job, workload: Workload, gang: Gang, plan: Mapping[str, PodSetPlan], view: View
+    workload: Workload, gang: Gang, plan: Mapping[str, PodSetPlan], view: View, *, every: bool
 ) -> tuple[str, str] | None:
     """Why an admission is taken back, as (reason, message); None: it stands.
 
-    A gang that cannot be completed where it was planned is planned anew as a whole, also when some of its pods run:
-    without the others they would only wait.
+    With `every`, before the start, all places of the plan have to be open. A gang that cannot be completed where it was
+    planned is planned anew as a whole, also when some of its pods run: without the others they would only wait.
     """
     if not workload.spec.active:
         return "Deactivated", "The workload is deactivated: spec.active is false"
     flavors = {f for a in _assignments(workload) for f in a.flavors.values()}
-    tolerations = [*job.spec.template.spec.tolerations]
+    tolerations = [t for p in workload.spec.pod_sets for t in p.template.spec.tolerations]
     tolerations += [t for name in flavors if name in view.flavors for t in view.flavors[name].spec.tolerations]
-
+    updates = [u for check in workload.status.admission_checks for u in check.pod_set_updates]
+    tolerations += [t for update in updates for t in update.tolerations]
     overbooked = view.overbooked(workload.key) if plan else ()
 
     def is_open(levels: Sequence[str], values: Values) -> bool:
         full = levels[-1] == names.HOSTNAME and values[-1] in overbooked
         return not full and view.is_open(levels, values, tolerations)
 
-    closed = closed_places(gang, plan, is_open, view.node_of, every=job.spec.suspend)
+    closed = closed_places(gang, plan, is_open, view.node_of, every=every)
     if not closed:
         return None
     shown = ", ".join("/".join(values) for values in closed[:_PLACES_NAMED])
@@ -322,7 +350,7 @@ def _hold(job: Job, workload: Workload, view: View) -> list[Step]:
 def _gang_steps(
     workload: Workload, gang: Gang, plan: Mapping[str, PodSetPlan], size: int, view: View, now: datetime
 ) -> list[Step]:
-    """Pods that take their places, and the condition PodsReady."""
+    """Pods that take their places, the condition PodsReady, and the PodGroup that shows the gang."""
     steps: list[Step] = []
     if found := moves(gang, plan, size, view.node_of):
         steps.append(Place(workload, gang, found))
@@ -330,6 +358,8 @@ def _gang_steps(
     was = find_condition(workload.status.conditions, WorkloadCondition.PODS_READY)
     if ready != (was is not None and was.status == "True") and (ready or was is not None):
         steps.append(PatchWorkload(workload, conditions.status_patch(workload, [conditions.pods_ready(ready)], now)))
+    if workload.key not in view.pod_groups and size > 0:  # last: nothing depends on it
+        steps.append(CreatePodGroup(_pod_group(workload, size)))
     return steps
 
 

@@ -14,7 +14,7 @@ async def read(cluster: Cluster) -> State:
 
     Raises `NotServed` when there are not even Workloads.
     """
-    state = State(Engine(), mark=lambda _: None)
+    state = State(Engine(), mark=lambda _: None, mark_workload=lambda _: None)
     for resource, change in state.feeds():
         try:
             listing = await cluster.list(resource)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from serried.api import names, resources
@@ -29,9 +29,10 @@ class State:
     Every change comes through `set` or `delete`, which also tell the engine and mark the Jobs that it concerns.
     """
 
-    def __init__(self, engine: Engine, mark: Callable[[Key], None]) -> None:
+    def __init__(self, engine: Engine, mark: Callable[[Key], None], mark_workload: Callable[[Key], None]) -> None:
         self.engine = engine
         self._mark = mark
+        self._mark_workload = mark_workload  # one that no Job owns
         self.jobs: dict[Key, Job] = {}
         self.workloads: dict[Key, Workload] = {}
         self.pod_groups: dict[Key, PodGroup] = {}
@@ -55,10 +56,14 @@ class State:
         workloads = set(self._workloads_of.get(key, ()))
         if job is not None:
             workloads.add((key[0], workload_name(jobs.KIND, key[1], job.metadata.uid)))
+        found = [self.workloads[k] for k in sorted(workloads) if k in self.workloads]
+        return self._view(job, found, unplanned_pods=len(self._unplanned.get(key, ())))
+
+    def _view(self, job: Job | None, workloads: Sequence[Workload], unplanned_pods: int = 0) -> View:
         return View(
             job=job,
-            workloads=[self.workloads[k] for k in sorted(workloads) if k in self.workloads],
-            unplanned_pods=len(self._unplanned.get(key, ())),
+            workloads=workloads,
+            unplanned_pods=unplanned_pods,
             gangs=self.gangs,
             pod_groups=self.pod_groups,
             flavors=self.flavors,
@@ -68,6 +73,11 @@ class State:
             is_open=self.engine.world.is_open,
             overbooked=self.engine.world.overbooked,
         )
+
+    def view_of_workload(self, key: Key) -> View:
+        """The same for a Workload that no Job owns; without it when it is gone, or a Job's."""
+        found = self.workloads.get(key)
+        return self._view(None, [] if found is None or self.job_of(found) is not None else [found])
 
     def job_of(self, workload: Workload) -> Key | None:
         owner = workload.metadata.controller
@@ -105,6 +115,8 @@ class State:
         if (job := self.job_of(new)) is not None:
             self._workloads_of[job].add(key)
             self._mark(job)
+        elif key in self.gangs or not new.spec.active:
+            self._mark_workload(key)
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
         key = _key(old, new)
@@ -124,12 +136,16 @@ class State:
         for workload in {before, after} - {None}:
             assert workload is not None
             self.changed_gangs.add(workload)
-            self._mark_job_of(workload)
+            self._mark_owner(workload)
 
-    def _mark_job_of(self, workload: Key) -> None:
+    def _mark_owner(self, workload: Key) -> None:
         found = self.workloads.get(workload)
-        if found is not None and (job := self.job_of(found)) is not None:
+        if found is None:
+            return
+        if (job := self.job_of(found)) is not None:
             self._mark(job)
+        else:
+            self._mark_workload(workload)
 
     def _count_unplanned(self, old: Pod | None, new: Pod | None) -> None:
         for pod, there in ((old, False), (new, True)):
@@ -156,13 +172,13 @@ class State:
             return
         for key, gang in self.gangs.items():
             if gang.waiting or gang.counts[Stage.RELEASED]:
-                self._mark_job_of(key)
+                self._mark_owner(key)
 
     def on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
         key = _key(old, new)
         if new is None:
             self.pod_groups.pop(key, None)
-            self._mark_job_of(key)
+            self._mark_owner(key)
         else:
             self.pod_groups[key] = new
             self.changed_gangs.add(key)
