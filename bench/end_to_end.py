@@ -1,6 +1,6 @@
 """End to end on a real API server: runs a driver script against `serried run` and counts what each process used.
 
-    python bench/end_to_end.py [--driver FILE] [--stack serried|floor] [--repeat N] [-- ARG...]
+    python bench/end_to_end.py [--driver FILE] [--stack serried|floor] [--repeat N] [--heavy] [-- ARG...]
 
 The driver is a Python script called as `FILE STACK ARG…` with API_URL and API_TOKEN set; it submits the work, sees it
 through and prints one JSON line: `bench/gangs.py` (by default) gangs of pods, `bench/workloads.py` a stream of
@@ -28,6 +28,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from bench.crd_weight import Client, variants  # noqa: E402
 from serried.api.crds import crds  # noqa: E402
 from tools.controlplane import ControlPlane, User  # noqa: E402
 
@@ -35,11 +36,13 @@ _RARE = 10
 SERRIED = User("system:serviceaccount:serried-system:serried", ("system:serviceaccounts",))
 
 
-def run(driver: Path, stack: str, arguments: list[str]) -> dict[str, Any]:
+def run(driver: Path, stack: str, arguments: list[str], *, heavy: bool = False) -> dict[str, Any]:
     """One run on a fresh control plane."""
     with ControlPlane(crds=crds(), users=[SERRIED], scheduler=False, requests_inflight=6000) as plane:
         for document in yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text()):
             plane.create(document)
+        if heavy:
+            weigh_down(plane)
         scheduler = start(plane) if stack == "serried" else None
         try:
             before = plane.cpu_seconds()
@@ -78,6 +81,17 @@ def start(plane: ControlPlane) -> subprocess.Popen[bytes]:
     return process
 
 
+def weigh_down(plane: ControlPlane) -> None:
+    """Gives Workload the heaviest schema of `bench/crd_weight.py`: full pod templates and rules."""
+    client = Client(plane)
+    *_, (_, schema) = variants(client).items()
+    definition = next(crd for crd in crds() if crd["spec"]["names"]["kind"] == "Workload")
+    (version,) = definition["spec"]["versions"]
+    versions = [version | {"schema": {"openAPIV3Schema": schema}}]
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{definition['metadata']['name']}"
+    client.send("PATCH", path, {"spec": {"versions": versions}})
+
+
 def writes(plane: ControlPlane) -> dict[str, int]:
     """Writes of each kind that the API server has answered since its start, the rare ones left out."""
     counted: Counter[str] = Counter()
@@ -105,12 +119,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--driver", type=Path, default=Path(__file__).with_name("gangs.py"))
     parser.add_argument("--stack", action="append", choices=["serried", "floor"])
+    parser.add_argument("--heavy", action="store_true", help="Workloads with a schema of full pod templates and rules")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("arguments", nargs="*", default=["1024", "16", "64", "1"])
     options = parser.parse_args()
     for _ in range(options.repeat):
         for stack in options.stack or ["floor", "serried"]:
-            print(json.dumps(run(options.driver, stack, options.arguments)), flush=True)
+            print(json.dumps(run(options.driver, stack, options.arguments, heavy=options.heavy)), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,18 +5,18 @@
 30 ClusterQueues in 5 cohorts, each with 20 CPU and borrowing up to 100. Into each come 350 small, 100 medium and 50
 large Workloads (1, 5, 20 CPU; 0.2, 0.5, 1 s; priority 50, 100, 200), one of each every 100, 500 and 1200 ms; SHARE of
 the numbers, with PERCENT of the time between them (0: all at once). That is the stream of Kueue's own performance
-test. For `floor` the driver writes the admissions itself, priority first, as soon as the cohort has so much quota
-left, and decides nothing else: what remains is what the API server needs. Prints one JSON line.
+test. For `floor` the driver writes the admissions itself: of those for whom the cohort has enough left, the highest
+priority first. It decides nothing else, so what remains is what the API server needs. Prints one JSON line.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
 import json
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -123,7 +123,8 @@ class Driver:
         self.cluster, self.stack = cluster, stack
         self.cohorts = [Cohort() for _ in range(COHORTS)]
         self.left = [QUOTA // COHORTS] * COHORTS  # for `floor`: what it has not given away
-        self.waiting: list[list[tuple[int, int, Workload]]] = [[] for _ in range(COHORTS)]
+        #: … and who waits for it, by cohort and class
+        self.waiting: list[dict[str, deque[Workload]]] = [{k.name: deque() for k in CLASSES} for _ in range(COHORTS)]
         self.created: dict[str, float] = {}
         self.admitted: dict[str, float] = {}
         self.over: dict[str, float] = {}
@@ -144,7 +145,7 @@ class Driver:
             cohort.settle(now)
             cohort.pending[kind.cpu] += 1
             if self.stack == "floor":
-                heapq.heappush(self.waiting[number], (-kind.priority, len(self.created), new))
+                self.waiting[number][kind.name].append(new)
                 self.admit(number)
         if name not in self.admitted and condition_is(new.status.conditions, WorkloadCondition.ADMITTED):
             self.admitted[name] = now
@@ -161,10 +162,11 @@ class Driver:
                 self.admit(number)
 
     def admit(self, number: int) -> None:
-        waiting = self.waiting[number]
-        while waiting and (cpu := self.kinds[waiting[0][2].metadata.name.split("-")[0]].cpu) <= self.left[number]:
-            self.left[number] -= cpu
-            self.spawn(self.write_admission(heapq.heappop(waiting)[2], cpu))
+        for kind in sorted(CLASSES, key=lambda kind: -kind.priority):
+            waiting = self.waiting[number][kind.name]
+            while waiting and kind.cpu <= self.left[number]:
+                self.left[number] -= kind.cpu
+                self.spawn(self.write_admission(waiting.popleft(), kind.cpu))
 
     async def write_admission(self, workload: Workload, cpu: int) -> None:
         queue = workload.spec.queue_name

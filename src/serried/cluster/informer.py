@@ -42,6 +42,8 @@ class Informer(Generic[T]):
     An object that does not decode is given to `on_malformed` (by default it is logged). If an earlier version of it
     is in the store, that stays: what it holds of the cluster is still the best that is known.
 
+    `keep` says what of an object is kept, and so what callbacks see of it; by default all.
+
     Failures are logged once for each kind of them until it works again, and never end the informer.
     """
 
@@ -55,6 +57,7 @@ class Informer(Generic[T]):
         field_selector: str = "",
         on_change: OnChange[T],
         on_malformed: OnMalformed | None = None,
+        keep: Callable[[T], T] | None = None,
     ) -> None:
         self.store: dict[Key, T] = {}
         self.resource = resource
@@ -63,6 +66,7 @@ class Informer(Generic[T]):
         self._selectors = {"label_selector": label_selector, "field_selector": field_selector}
         self._on_change = on_change
         self._on_malformed = on_malformed or self._log_malformed
+        self._keep = keep
         #: The last version seen: where to watch from, unless a list is due.
         self._version = ""
         self._list_due = True
@@ -205,6 +209,8 @@ class Informer(Generic[T]):
             del self.store[key]
             self._call(old, None)
             old = None
+        if self._keep is not None:
+            new = self._keep(new)
         self.store[key] = new
         self._call(old, new)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from serried.api.kueue import ClusterQueue, LocalQueue
-from serried.api.meta import Key, find_condition
+from serried.api.kueue import ClusterQueue, LocalQueue, Workload
+from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroupStatus
 from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES, POD_GROUPS, WORKLOADS, Resource
@@ -136,7 +136,7 @@ class StatusWriter:
 
     async def _write_wait(self, key: Key, reason: Reason) -> None:
         workload = self._state.workloads.get(key)
-        if workload is None or workload.status.admission is not None:
+        if workload is None or workload.status.admission is not None or _is_finished(workload):
             return
         change = conditions.pending(reason.code, reason.message)
         if conditions.same(workload.status.conditions, change):
@@ -180,6 +180,10 @@ class StatusWriter:
         patch = {"status": msgspec.to_builtins(status)}
         written = await self._cluster.patch(POD_GROUPS, key[1], key[0], patch=patch, subresource="status")
         self._observe(POD_GROUPS, written)
+
+
+def _is_finished(workload: Workload) -> bool:
+    return condition_is(workload.status.conditions, WorkloadCondition.FINISHED)
 
 
 def _is_over(status: PodGroupStatus) -> bool:

@@ -25,7 +25,7 @@ from serried.control.config import Configuration
 from serried.control.decided import RETRY_FIRST, RETRY_MOST, DecisionWriter
 from serried.control.events import Recorder
 from serried.control.executor import Executor
-from serried.control.state import State
+from serried.control.state import State, kept
 from serried.schedule.engine import Engine
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,11 @@ class Controller:
             # In order: queues and nodes before the Workloads that hold something in them.
             for resource, change in self.state.feeds():
                 informer = Informer(
-                    self._cluster, resource, on_change=self._feed(change), on_malformed=self._malformed(resource)
+                    self._cluster,
+                    resource,
+                    on_change=self._feed(change),
+                    on_malformed=self._malformed(resource),
+                    keep=kept if resource is WORKLOADS else None,
                 )
                 self._informers[resource] = informer
                 informer.start()

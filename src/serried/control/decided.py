@@ -59,6 +59,8 @@ class DecisionWriter:
         workload = self._state.workloads.get(admit.key)
         if workload is None or workload.metadata.uid != admit.uid:
             return  # deleted meanwhile: the engine has let go of it
+        if condition_is(workload.status.conditions, WorkloadCondition.FINISHED):
+            return  # over meanwhile: the same
         queue = admit.admission.cluster_queue
         changes = []
         if admit.kind == "new":

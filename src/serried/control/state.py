@@ -6,11 +6,14 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from serried.api import names, resources
 from serried.api.batch import Job
 from serried.api.core import Node, Pod, PriorityClass
-from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
-from serried.api.meta import Key, Object
+from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass, WorkloadSpec, WorkloadStatus
+from serried.api.meta import Key, Object, find_condition
+from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup
 from serried.api.resources import Resource
 from serried.control.lifecycle import View
@@ -230,6 +233,16 @@ class State:
             (resources.POD_GROUPS, self.on_pod_group),
             (resources.JOBS, self.on_job),
         ]
+
+
+def kept(workload: Workload) -> Workload:
+    """Of a finished Workload only what says whose it is and that it is over: there may be many thousands of them."""
+    done = find_condition(workload.status.conditions, WorkloadCondition.FINISHED)
+    if done is None or done.status != "True":
+        return workload
+    return msgspec.structs.replace(
+        workload, spec=WorkloadSpec(queue_name=workload.spec.queue_name), status=WorkloadStatus(conditions=[done])
+    )
 
 
 def _key(old: Object | None, new: Object | None) -> Key:

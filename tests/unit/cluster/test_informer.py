@@ -86,6 +86,26 @@ def pod(name: str, version: int, *, uid: str = "", namespace: str = "default") -
 # --- List and watch
 
 
+async def test_what_is_kept_is_all_that_callbacks_see(cluster: HttpCluster, server: ApiServer) -> None:
+    seen: list[tuple[dict[str, str], str]] = []
+
+    def without_labels(pod: Pod) -> Pod:
+        return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels={}))
+
+    def on_change(old: Pod | None, new: Pod | None) -> None:
+        assert new is not None
+        seen.append((new.metadata.labels, new.metadata.resource_version))
+
+    kept = Informer(cluster, PODS, namespace="default", on_change=on_change, keep=without_labels)
+    server.answers = [page(obj("a", 3, metadata={"labels": {"x": "y"}}), version=5)]
+    kept.start()
+    await kept.synced()
+    kept.observe(msgspec.convert(obj("a", 6, metadata={"labels": {"x": "y"}}), Pod))
+    await kept.stop()
+    assert seen == [({}, "3"), ({}, "6")]
+    assert [pod.metadata.labels for pod in kept.store.values()] == [{}]
+
+
 async def test_it_lists_and_then_watches_from_there(follower: Follower, server: ApiServer) -> None:
     stream = await begin(follower, server, page(obj("a", 3), obj("b", 4), version=7))
     async with asyncio.timeout(PATIENCE):
