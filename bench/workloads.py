@@ -1,6 +1,6 @@
 """Drives `bench/end_to_end.py`: a stream of Workloads through queues and quota, marked Finished after their time.
 
-    API_URL=… API_TOKEN=… python bench/workloads.py serried|floor SHARE PERCENT
+    python -m bench.end_to_end --driver bench/workloads.py -- SHARE PERCENT
 
 30 ClusterQueues in 5 cohorts, each with 20 CPU and borrowing up to 100. Into each come 350 small, 100 medium and 50
 large Workloads (1, 5, 20 CPU; 0.2, 0.5, 1 s; priority 50, 100, 200), one of each every 100, 500 and 1200 ms; SHARE of

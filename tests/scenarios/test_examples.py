@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from serried.api.names import SCHEDULER_NAME
-from serried.api.resources import CLUSTER_QUEUES, JOBS, LOCAL_QUEUES, PODS, RESOURCE_FLAVORS, TOPOLOGIES
+from serried.api.resources import CLUSTER_QUEUES, JOBS, LOCAL_QUEUES, PODS, RESOURCE_FLAVORS, TOPOLOGIES, WORKLOADS
 from serried.cluster.protocol import Cluster
 from serried.control.config import load
 from serried.control.controller import Controller
@@ -24,7 +24,7 @@ from tools.hollow_nodes import described
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
 _EXAMPLES = _DEPLOY / "examples"
-_KINDS = {r.kind: r for r in (TOPOLOGIES, RESOURCE_FLAVORS, CLUSTER_QUEUES, LOCAL_QUEUES, JOBS)}
+_KINDS = {r.kind: r for r in (TOPOLOGIES, RESOURCE_FLAVORS, CLUSTER_QUEUES, LOCAL_QUEUES, WORKLOADS, JOBS)}
 
 
 async def apply(cluster: Cluster, text: str) -> None:
@@ -32,7 +32,8 @@ async def apply(cluster: Cluster, text: str) -> None:
         await cluster.create(_KINDS[document["kind"]], document, document["metadata"].get("namespace"))
 
 
-async def test_the_example_job_is_bound_as_a_whole_in_one_rack() -> None:
+@pytest.mark.parametrize(("example", "hosts"), [("job.yaml", 4), ("group.yaml", None)])
+async def test_an_example_is_bound_as_a_whole_in_one_rack(example: str, hosts: int | None) -> None:
     cluster = EmbeddedCluster(mutators=[in_process])
     nodes, jobs = HollowNodes(cluster), JobController(cluster)
     wanted = described((_EXAMPLES / "nodes.yaml").read_text())
@@ -43,7 +44,7 @@ async def test_the_example_job_is_bound_as_a_whole_in_one_rack() -> None:
     running = asyncio.create_task(Controller(cluster).run())
     try:
         await apply(cluster, (_EXAMPLES / "queues.yaml").read_text())
-        await apply(cluster, (_EXAMPLES / "job.yaml").read_text())
+        await apply(cluster, (_EXAMPLES / example).read_text())
         async with asyncio.timeout(30):
             while True:
                 pods = (await cluster.list(PODS, "default")).items
@@ -57,7 +58,7 @@ async def test_the_example_job_is_bound_as_a_whole_in_one_rack() -> None:
         await jobs.stop()
         await nodes.stop()
         await cluster.close()
-    assert len({p.spec.node_name for p in pods}) == 4
+    assert hosts is None or len({p.spec.node_name for p in pods}) == hosts
     assert len({rack_of[p.spec.node_name] for p in pods}) == 1
     assert {p.spec.scheduler_name for p in pods} == {SCHEDULER_NAME}
 

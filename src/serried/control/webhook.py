@@ -61,8 +61,8 @@ def review(body: bytes, *, bind: bool) -> dict[str, Any]:
 
 def in_process(resource: Resource[Any], operation: str, obj: dict[str, Any]) -> None:
     """The same for the embedded cluster, which asks no webhooks: one of its `mutators`. Claims the pods to bind."""
-    if resource is JOBS and operation == "CREATE":
-        changed = patch.apply(obj, jobs.mutate(obj, bind=True))
+    if resource is JOBS and operation == "CREATE" and (operations := jobs.mutate(obj, bind=True)):
+        changed = patch.apply(obj, operations)
         obj.clear()
         obj.update(changed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import copy
 import ssl
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,13 @@ def test_in_process_it_changes_jobs_and_nothing_else() -> None:
     pod: dict[str, Any] = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {}}
     webhook.in_process(PODS, "CREATE", pod)
     assert pod["spec"] == {}
+
+
+def test_in_process_a_job_without_a_queue_stays_as_it_is() -> None:
+    job = {"metadata": {"name": "free"}, "spec": {"template": {"spec": {"containers": []}}}}
+    before = copy.deepcopy(job)
+    webhook.in_process(JOBS, "CREATE", job)
+    assert job == before
 
 
 @pytest.mark.parametrize("files", [(), ("tls.crt", "tls.key", "ca.crt")])
