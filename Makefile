@@ -34,6 +34,8 @@ imports: setup ## Check that imports point downward only
 	$(VENV)/bin/lint-imports
 
 # The control plane's programs are built before pytest starts, so that its progress is seen and no test waits for it.
+# Scenarios mostly wait, so two processes, with a control plane each, take little more than half the time of one.
+PYTEST_ARGS ?= -n 2 --dist worksteal
 test: lint types imports ## All checks and all tests, on the embedded cluster and on a real control plane
 	assets="$$($(PY) -m tools.controlplane path)" && KUBEBUILDER_ASSETS="$$assets" $(PY) -m pytest $(PYTEST_ARGS)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,6 +23,19 @@ def control_plane(request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
     with ControlPlane(crds=crds, users=[SERRIED], requests_inflight=2000) as plane:
         request.config.stash[_VERSION] = plane.version()
         yield plane
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where tests are spread over processes: tells the first one what this one ran against."""
+    output: dict[str, str] | None = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["kubernetes"] = session.config.stash.get(_VERSION, "")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    if version := getattr(node, "workeroutput", {}).get("kubernetes"):
+        node.config.stash[_VERSION] = version
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
