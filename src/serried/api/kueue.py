@@ -136,6 +136,17 @@ class FairSharingStatus(Wire, omit_defaults=False):
     weighted_share: int = 0
 
 
+class AdmissionFairSharingStatus(Wire, omit_defaults=False):
+    #: resource → what was used lately
+    consumed_resources: ResourceList = {}
+    last_update: datetime | None = None
+
+
+class LocalQueueFairSharingStatus(Wire, omit_defaults=False):
+    weighted_share: int = 0
+    admission_fair_sharing_status: AdmissionFairSharingStatus | None = None
+
+
 class ClusterQueueStatus(Wire, omit_defaults=False):
     conditions: list[Condition] = []
     flavors_reservation: list[FlavorUsage] = []
@@ -164,6 +175,7 @@ class LocalQueueStatus(Wire, omit_defaults=False):
     pending_workloads: int = 0
     reserving_workloads: int = 0
     admitted_workloads: int = 0
+    fair_sharing: LocalQueueFairSharingStatus | None = None
 
 
 class LocalQueue(Object):

@@ -34,6 +34,7 @@ from serried.schedule.routing import refresh, refresh_local, reroute, route
 from serried.schedule.second import needs_second
 from serried.schedule.state import Activity, ClusterQueueState, CohortState, LocalQueueState, Record, State
 from serried.schedule.status import queue_status
+from serried.schedule.usage import recall_usage, sample_due
 from serried.schedule.validate import validate
 from serried.schedule.workload import WorkloadInfo, read_weight, read_workload
 
@@ -215,6 +216,9 @@ class Engine:
             return
         if queue is not None:
             self._unlink(key, queue)
+        past = local_queue.status.fair_sharing
+        if past is not None and past.admission_fair_sharing_status is not None:
+            recall_usage(state, key, past.admission_fair_sharing_status)
         queue = LocalQueueState(local_queue.spec, local_queue.metadata.generation, terminating, _UNKNOWN)
         state.local_queues[key] = queue
         state.leads_to.setdefault(queue.spec.cluster_queue, {})[key] = None
@@ -229,6 +233,7 @@ class Engine:
         queue = self._state.local_queues.pop(key, None)
         if queue is not None:
             self._unlink(key, queue)
+            self._state.local_usage.pop(key, None)
             reroute(self._state, key)
 
     def _unlink(self, key: Key, queue: LocalQueueState) -> None:
@@ -458,8 +463,10 @@ class Engine:
 
     @property
     def wake_at(self) -> datetime | None:
-        """When a cycle could do something although nothing happens before: somebody's time to back off is over."""
-        return self._state.backing_off[0][0] if self._state.backing_off else None
+        """When a cycle could do something although nothing happens before: somebody's time to back off is over, or
+        what LocalQueues have used is to be worked out."""
+        times = [self._state.backing_off[0][0] if self._state.backing_off else None, sample_due(self._state)]
+        return min((time for time in times if time is not None), default=None)
 
     def cycle(self, now: datetime, limit: int = DEFAULT_LIMIT) -> Cycle:
         """Decides on up to `limit` candidates. What is admitted is taken in the model at once."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from serried.api.kueue import ClusterQueueStatus, FairSharingStatus, LocalQueueStatus
+from serried.api.kueue import ClusterQueueStatus, FairSharingStatus, LocalQueueFairSharingStatus, LocalQueueStatus
 from serried.api.meta import Condition, Key
+from serried.api.quantity import LIMIT
 from serried.quota.limits import Limits
 from serried.schedule.accounts import flavor_usage
 from serried.schedule.state import Activity, State
+from serried.schedule.usage import usage_status
 
 
 def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueStatus | None:
@@ -42,6 +44,18 @@ def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueSta
         pending_workloads=len(state.waiting.get(queue, ())),
         reserving_workloads=account.reserving,
         admitted_workloads=account.admitted,
+        fair_sharing=_local_share(state, queue),
+    )
+
+
+def _local_share(state: State, queue: Key) -> LocalQueueFairSharingStatus | None:
+    """Under admission fair sharing: what decides the order, and what is remembered for it."""
+    usage = state.local_usage.get(queue)
+    if state.options.admission_fair_sharing is None or usage is None:
+        return None
+    share = min(state.usage_of(queue), float(LIMIT))
+    return LocalQueueFairSharingStatus(
+        weighted_share=min(round(share), LIMIT), admission_fair_sharing_status=usage_status(usage)
     )
 
 

@@ -1,0 +1,87 @@
+"""Admission fair sharing: of two LocalQueues of a ClusterQueue, the one that has used more waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serried.api.kueue import AdmissionFairSharingStatus
+from serried.api.names import WorkloadCondition
+from serried.api.quantity import MILLI, parse
+from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES
+from serried.control.config import AdmissionFairSharing, Configuration, Duration
+from tests.scenarios.arena import GPU, Arena, job
+
+USAGE = AdmissionFairSharing(usage_half_life_time=Duration(3600), usage_sampling_interval=Duration(0.5))
+SHARING = Configuration(status_interval=0.1, admission_fair_sharing=USAGE)
+
+
+async def set_up(arena: Arena) -> None:
+    """One ClusterQueue with room for one gang of 8 nodes, and two ways into it."""
+    await arena.set_up_queue(nominal=64)
+    await change(arena, admissionScope={"admissionMode": "UsageBasedAdmissionFairSharing"})
+    for name in ("busy", "calm"):
+        await arena.make_local_queue(name)
+
+
+async def change(arena: Arena, **spec: Any) -> None:
+    await arena.cluster.patch(CLUSTER_QUEUES, arena.queue, patch={"spec": spec})
+
+
+async def remembered(arena: Arena, queue: str) -> AdmissionFairSharingStatus | None:
+    found = await arena.cluster.get(LOCAL_QUEUES, queue, arena.namespace)
+    fair = found.status.fair_sharing
+    return fair.admission_fair_sharing_status if fair is not None else None
+
+
+async def gpus_used(arena: Arena, queue: str) -> float:
+    status = await remembered(arena, queue)
+    return parse(status.consumed_resources.get(GPU, 0), MILLI) / MILLI if status is not None else 0.0
+
+
+async def test_the_queue_that_used_more_waits(arena: Arena) -> None:
+    await set_up(arena)
+    await arena.start(SHARING)
+    await arena.submit(job("first", 8, queue="busy", seconds=20))
+    await arena.until_running("first", 8)
+    await arena.submit(job("again", 8, queue="busy", seconds=0.1))
+    await arena.until_condition("again", WorkloadCondition.QUOTA_RESERVED, "False")
+    await arena.submit(job("other", 8, queue="calm", seconds=0.1))
+    await arena.until_condition("other", WorkloadCondition.QUOTA_RESERVED, "False")
+    before = await gpus_used(arena, "busy")
+    assert before > 0
+
+    async def more() -> bool:
+        return await gpus_used(arena, "busy") > before  # it goes on counting while the job runs
+
+    await arena.until(more)
+    assert await gpus_used(arena, "calm") == 0
+    await arena.delete_job("first")
+    assert await arena.finished_order("other", "again") == ["other", "again"]
+    used = await arena.cluster.get(LOCAL_QUEUES, "busy", arena.namespace)
+    assert used.status.fair_sharing is not None
+    assert used.status.fair_sharing.weighted_share == round(await gpus_used(arena, "busy"))
+
+
+async def test_what_was_used_is_not_forgotten_when_the_controller_starts_anew(arena: Arena) -> None:
+    await set_up(arena)
+    await arena.start(SHARING)
+    await arena.submit(job("first", 8, queue="busy", seconds=1))
+    await arena.until_condition("first", WorkloadCondition.FINISHED)
+
+    async def written() -> bool:
+        return await gpus_used(arena, "busy") > 0
+
+    await arena.until(written)
+    await arena.until_free()
+    await change(arena, stopPolicy="Hold")
+    await arena.stop()
+    used = await gpus_used(arena, "busy")
+    await arena.submit(job("again", 8, queue="busy"))
+    await arena.submit(job("other", 8, queue="calm"))
+    await arena.start(SHARING)
+    for name in ("again", "other"):
+        await arena.until_condition(name, WorkloadCondition.QUOTA_RESERVED, "False", text="stopPolicy")
+    await change(arena, stopPolicy="None")
+    await arena.until_running("other", 8)
+    await arena.until_condition("again", WorkloadCondition.QUOTA_RESERVED, "False", text=GPU)
+    assert await gpus_used(arena, "busy") >= 0.9 * used
