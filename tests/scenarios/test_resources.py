@@ -1,0 +1,49 @@
+"""What quota counts for what pods request, by the administrator's configuration; nodes count what is requested."""
+
+from __future__ import annotations
+
+from serried.api.names import WorkloadCondition
+from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES
+from serried.control.config import Configuration, Resources, Transformation
+from tests.scenarios.arena import GPU, Arena, job
+
+UNITS = "example.com/units"
+CONFIG = Configuration(
+    status_interval=0.1,
+    resources=Resources(
+        exclude_resource_prefixes=["cpu"],
+        transformations=[Transformation(input=GPU, strategy="Replace", outputs={UNITS: "2500m"})],
+    ),
+)
+
+
+async def test_quota_counts_units_and_nodes_count_gpus(arena: Arena) -> None:
+    await arena.set_up_queue()
+    flavor = {"name": arena.queue, "resources": [{"name": UNITS, "nominalQuota": "50"}]}
+    groups = [{"coveredResources": [UNITS], "flavors": [flavor]}]
+    await arena.cluster.patch(CLUSTER_QUEUES, arena.queue, patch={"spec": {"resourceGroups": groups}})
+    await arena.start(CONFIG)
+    body = job("fits", 2)
+    body["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "90"
+    await arena.submit(body)
+    pods = await arena.until_running("fits", 2)
+    assert len({p.spec.node_name for p in pods}) == 2  # 8 GPUs each: a node of their own
+
+    async def used(total: str) -> bool:
+        local = await arena.cluster.get(LOCAL_QUEUES, "main", arena.namespace)
+        both = [local.status, (await arena.cluster.get(CLUSTER_QUEUES, arena.queue)).status]
+        return all([(r.name, r.total) for f in s.flavors_usage for r in f.resources] == [(UNITS, total)] for s in both)
+
+    await arena.until(lambda: used("40"))
+    workload = await arena.workload("fits")
+    assert workload is not None
+    assert workload.status.admission is not None
+    assert workload.status.admission.pod_set_assignments[0].resource_usage == {UNITS: "40"}
+
+    await arena.stop()
+    await arena.start(CONFIG)
+    await arena.submit(job("waits", 1, gpus=5))  # 12.5 units, counted as 13
+    await arena.until_condition("waits", WorkloadCondition.QUOTA_RESERVED, "False", text=f"13.*{UNITS}|{UNITS}.*13")
+    await arena.submit(job("small", 1, gpus=4))
+    await arena.until_running("small", 1)
+    await arena.until(lambda: used("50"))
