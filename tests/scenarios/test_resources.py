@@ -31,8 +31,9 @@ async def test_quota_counts_units_and_nodes_count_gpus(arena: Arena) -> None:
 
     async def used(total: str) -> bool:
         local = await arena.cluster.get(LOCAL_QUEUES, "main", arena.namespace)
-        both = [local.status, (await arena.cluster.get(CLUSTER_QUEUES, arena.queue)).status]
-        return all([(r.name, r.total) for f in s.flavors_usage for r in f.resources] == [(UNITS, total)] for s in both)
+        shared = await arena.cluster.get(CLUSTER_QUEUES, arena.queue)
+        both = (local.status.flavors_usage, shared.status.flavors_usage)
+        return all([(r.name, r.total) for f in usage for r in f.resources] == [(UNITS, total)] for usage in both)
 
     await arena.until(lambda: used("40"))
     workload = await arena.workload("fits")

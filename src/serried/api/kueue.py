@@ -189,7 +189,8 @@ class CohortSpec(Wire):
     fair_sharing: FairSharing | None = None
 
 
-class CohortStatus(Wire):
+class CohortStatus(Wire, omit_defaults=False):
+    conditions: list[Condition] = []
     fair_sharing: FairSharingStatus | None = None
 
 

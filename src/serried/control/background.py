@@ -1,4 +1,4 @@
-"""What is written behind the decisions, folded: queue and PodGroup status, and why Workloads wait."""
+"""What is written behind the decisions, folded: status of queues, cohorts and PodGroups, and why Workloads wait."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from serried.api.kueue import ClusterQueue, LocalQueue
+from serried.api.kueue import ClusterQueue, ClusterQueueStatus, Cohort, CohortStatus, LocalQueue, LocalQueueStatus
 from serried.api.meta import Key, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroupStatus
-from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES, POD_GROUPS, WORKLOADS, Resource
+from serried.api.resources import CLUSTER_QUEUES, COHORTS, LOCAL_QUEUES, POD_GROUPS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound, Unavailable
 from serried.control import conditions
 from serried.control.config import Configuration
@@ -52,6 +52,7 @@ class StatusWriter:
         self._interval = config.status_interval
         self._waits: dict[Key, Reason] = {}
         self._queues: set[Key] = set()
+        self._cohorts: set[str] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._wake = asyncio.Event()
 
@@ -80,12 +81,15 @@ class StatusWriter:
             await self._wake.wait()
             self._wake.clear()
             self._queues.update(self._state.engine.queues_changed())
+            self._cohorts.update(self._state.engine.cohorts_changed())
             waits, self._waits = self._waits, {}
             queues, self._queues = self._queues, set()
+            cohorts, self._cohorts = self._cohorts, set()
             gangs, self._state.changed_gangs = self._state.changed_gangs, set()
             await asyncio.gather(
                 *(self._bounded(self._write_wait(k, r), self._waits.setdefault, k, r) for k, r in waits.items()),
                 *(self._bounded(self._write_queue(k), self._queues.add, k) for k in sorted(queues)),
+                *(self._bounded(self._write_cohort(n), self._cohorts.add, n) for n in sorted(cohorts)),
                 *(self._bounded(self._write_pod_group(k), self._state.changed_gangs.add, k) for k in sorted(gangs)),
             )
             await asyncio.sleep(self._interval)
@@ -120,11 +124,17 @@ class StatusWriter:
 
     async def _write_queue(self, key: Key) -> None:
         """Numbers and the condition Active of one queue: ClusterQueue ("", name) or LocalQueue (namespace, name)."""
-        status = self._state.engine.status(key)
+        await self._write_status(LOCAL_QUEUES if key[0] else CLUSTER_QUEUES, key, self._state.engine.status(key))
+
+    async def _write_cohort(self, name: str) -> None:
+        await self._write_status(COHORTS, ("", name), self._state.engine.cohort_status(name))
+
+    async def _write_status(
+        self, resource: Resource[Any], key: Key, status: ClusterQueueStatus | LocalQueueStatus | CohortStatus | None
+    ) -> None:
         if status is None:
             return
-        resource: Resource[Any] = LOCAL_QUEUES if key[0] else CLUSTER_QUEUES
-        before: ClusterQueue | LocalQueue | None = self._stored(resource, key)
+        before: ClusterQueue | LocalQueue | Cohort | None = self._stored(resource, key)
         have = before.status.conditions if before is not None else []
         status.conditions = conditions.merged(have, status.conditions, self._clock())
         if before is not None and before.status == status:

@@ -13,6 +13,7 @@ from serried.api.kueue import (
     ClusterQueue,
     ClusterQueueStatus,
     Cohort,
+    CohortStatus,
     LocalQueue,
     LocalQueueStatus,
     ResourceFlavor,
@@ -33,7 +34,7 @@ from serried.schedule.reasons import Reason
 from serried.schedule.routing import refresh, refresh_local, reroute, route
 from serried.schedule.second import needs_second
 from serried.schedule.state import Activity, ClusterQueueState, CohortState, LocalQueueState, Record, State
-from serried.schedule.status import queue_status
+from serried.schedule.status import cohort_status, cohorts_changed, queue_status, queues_changed
 from serried.schedule.usage import recall_usage, sample_due
 from serried.schedule.validate import validate
 from serried.schedule.workload import WorkloadInfo, read_weight, read_workload
@@ -165,9 +166,10 @@ class Engine:
         state, name = self._state, given.metadata.name
         known = state.cohorts.get(name)
         if known is not None and (known.spec, known.problems) == (given.spec, problems):
+            known.generation = given.metadata.generation
             return
         before = state.ledger.tree_above(name)
-        state.cohorts[name] = CohortState(given.spec, limits, problems)
+        state.cohorts[name] = CohortState(given.spec, given.metadata.generation, limits, problems)
         weight = read_weight(given.spec.fair_sharing.weight) if given.spec.fair_sharing is not None else Fraction(1)
         state.ledger.set_cohort(name, limits, given.spec.parent_name, weight)
         self._cohorts_changed({before, state.ledger.tree_above(name)})
@@ -180,12 +182,15 @@ class Engine:
 
     def _cohorts_changed(self, trees: set[str]) -> None:
         """Quota of a cohort, or what is above what, has changed: everyone in these trees is looked at again."""
+        self._state.changed_trees.update(dict.fromkeys(trees))
         for name, queue in list(self._state.cluster_queues.items()):
             if queue.spec.cohort_name and self._state.ledger.tree_of(name) in trees:
                 refresh(self._state, queue)
 
     def _tree_changed(self, *trees: str) -> None:
         """Quota that others in these trees can borrow has changed."""
+        if self._state.fair_sharing is not None:
+            self._state.requoted_trees.update(dict.fromkeys(trees))
         for tree in trees:
             if tree in self._state.short_of_quota:
                 self._state.quota_stirred[tree] = None
@@ -426,7 +431,7 @@ class Engine:
                 given_cohort = Cohort()
                 given_cohort.metadata.name = key[1]
                 if cohort is not None:
-                    given_cohort.spec = cohort.spec
+                    given_cohort.spec, given_cohort.metadata.generation = cohort.spec, cohort.generation
                 problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
                 self._put_cohort(given_cohort, cohort.limits if cohort is not None else Limits(), [problem])
             case "AdmissionCheck":
@@ -484,14 +489,21 @@ class Engine:
 
     @property
     def has_news(self) -> bool:
-        """Whether `queues_changed` has something to say."""
-        return bool(self._state.accounts.changed)
+        """Whether `queues_changed` or `cohorts_changed` has something to say."""
+        state = self._state
+        return bool(state.accounts.changed or state.changed_trees or state.requoted_trees)
 
     def queues_changed(self) -> set[Key]:
         """The queues whose status may differ from what it was when this was last called."""
-        changed = set(self._state.accounts.changed)
-        self._state.accounts.changed.clear()
-        return changed
+        return queues_changed(self._state)
+
+    def cohort_status(self, name: str) -> CohortStatus | None:
+        """The status of a Cohort, its condition without a time."""
+        return cohort_status(self._state, name)
+
+    def cohorts_changed(self) -> set[str]:
+        """The Cohorts whose status may differ; call `queues_changed` before."""
+        return cohorts_changed(self._state)
 
     def validate(self) -> None:
         """Raises AssertionError if anything the engine knows contradicts anything else."""

@@ -78,6 +78,7 @@ class CohortState:
     """A Cohort as it was last read."""
 
     spec: CohortSpec
+    generation: int
     limits: Limits
     #: what is wrong with the spec itself
     problems: list[QueueProblem]
@@ -222,6 +223,9 @@ class State:
         #: held workloads whose places are not all there: what is missing; and whether anything was added since
         self.incomplete: dict[Key, list[str]] = {}
         self.places_changed = False
+        #: trees of cohorts in which what is said of Cohorts may have changed; and those in which quota has
+        self.changed_trees: dict[str, None] = {}
+        self.requoted_trees: dict[str, None] = {}
         #: reasons that have not been handed out yet
         self.outbox: dict[Key, Reason] = {}
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from serried.api.kueue import ClusterQueueStatus, FairSharingStatus, LocalQueueFairSharingStatus, LocalQueueStatus
+from serried.api.kueue import (
+    ClusterQueueStatus,
+    CohortStatus,
+    FairSharingStatus,
+    LocalQueueFairSharingStatus,
+    LocalQueueStatus,
+)
 from serried.api.meta import Condition, Key
 from serried.api.quantity import LIMIT
 from serried.quota.limits import Limits
 from serried.schedule.accounts import flavor_usage
+from serried.schedule.routing import cohort_activity
 from serried.schedule.state import Activity, State
 from serried.schedule.usage import usage_status
 
@@ -57,6 +64,39 @@ def _local_share(state: State, queue: Key) -> LocalQueueFairSharingStatus | None
     return LocalQueueFairSharingStatus(
         weighted_share=min(round(share), LIMIT), admission_fair_sharing_status=usage_status(usage)
     )
+
+
+def cohort_status(state: State, name: str) -> CohortStatus | None:
+    """The status of a Cohort, its condition without a time; None: there is no such object."""
+    found = state.cohorts.get(name)
+    node = state.ledger.cohort(name)
+    if found is None or node is None:
+        return None
+    return CohortStatus(
+        conditions=[_condition(cohort_activity(state, name), found.generation)],
+        fair_sharing=FairSharingStatus(weighted_share=node.share().rounded) if state.fair_sharing is not None else None,
+    )
+
+
+def queues_changed(state: State) -> set[Key]:
+    """The queues whose status may differ from what it was when this was last called."""
+    changed = set(state.accounts.changed)
+    state.accounts.changed.clear()
+    if state.fair_sharing is not None:
+        # A share depends on all quota of its tree, and that of a cohort on all usage below it.
+        trees = state.ledger.tree_of
+        if state.requoted_trees:
+            changed.update(("", name) for name in state.cluster_queues if trees(name) in state.requoted_trees)
+            state.requoted_trees.clear()
+        state.changed_trees.update(dict.fromkeys(trees(name) for namespace, name in changed if not namespace))
+    return changed
+
+
+def cohorts_changed(state: State) -> set[str]:
+    """The same of Cohorts, once `queues_changed` has looked."""
+    changed = {name for name in state.cohorts if state.ledger.tree_above(name) in state.changed_trees}
+    state.changed_trees.clear()
+    return changed
 
 
 def _condition(activity: Activity, generation: int) -> Condition:
