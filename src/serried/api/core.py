@@ -1,4 +1,4 @@
-"""core/v1, scheduling/v1 and coordination.k8s.io/v1: the fields in use."""
+"""core/v1, scheduling/v1, node.k8s.io/v1 and coordination.k8s.io/v1: the fields in use."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ class PodSpec(Wire):
     containers: list[Container] = []
     init_containers: list[Container] = []
     overhead: ResourceList = {}
+    runtime_class_name: str = ""
     resources: ResourceRequirements | None = None
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
@@ -143,6 +144,38 @@ class Namespace(Object):
 class PriorityClass(Object):
     value: int = 0
     global_default: bool = False
+
+
+class LimitRangeItem(Wire):
+    type: str
+    min: ResourceList = {}
+    max: ResourceList = {}
+    default: ResourceList = {}
+    default_request: ResourceList = {}
+    max_limit_request_ratio: ResourceList = {}
+
+
+class LimitRangeSpec(Wire):
+    limits: list[LimitRangeItem] = []
+
+
+class LimitRange(Object):
+    spec: LimitRangeSpec = msgspec.field(default_factory=LimitRangeSpec)
+
+
+class Overhead(Wire):
+    pod_fixed: ResourceList = {}
+
+
+class RuntimeClassScheduling(Wire):
+    node_selector: dict[str, str] = {}
+    tolerations: list[Toleration] = []
+
+
+class RuntimeClass(Object):
+    handler: str = ""
+    overhead: Overhead = msgspec.field(default_factory=Overhead)
+    scheduling: RuntimeClassScheduling = msgspec.field(default_factory=RuntimeClassScheduling)
 
 
 class ObjectReference(Wire):

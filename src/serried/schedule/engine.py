@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
@@ -37,7 +37,7 @@ from serried.schedule.state import Activity, ClusterQueueState, CohortState, Loc
 from serried.schedule.status import cohort_status, cohorts_changed, queue_status, queues_changed
 from serried.schedule.usage import recall_usage, sample_due
 from serried.schedule.validate import validate
-from serried.schedule.workload import WorkloadInfo, read_weight, read_workload
+from serried.schedule.workload import WorkloadInfo, misconfigured, read_weight, read_workload
 
 _UNKNOWN = Activity(False, "", "")
 #: Candidates looked at in one cycle, so that a long queue does not keep everything else waiting.
@@ -265,8 +265,8 @@ class Engine:
 
     # --- workloads
 
-    def set_workload(self, workload: Workload) -> None:
-        """A Workload was added or changed.
+    def set_workload(self, workload: Workload, problems: Sequence[tuple[str, str, str]] = ()) -> None:
+        """A Workload was added or changed. `problems`: what else is wrong with it (field, found, allowed).
 
         Finished: all it held is given back. With a reservation in its status: it holds just that. Without: it waits,
         unless the engine has admitted it and the admission is still on its way.
@@ -285,13 +285,13 @@ class Engine:
         reserved = condition_is(conditions, WorkloadCondition.QUOTA_RESERVED) and workload.status.admission is not None
 
         if record is None:
-            record = Record(self._read(workload), _source(workload), version)
+            record = Record(self._read(workload, problems), (*_source(workload), *problems), version)
             state.workloads[key] = record
             waits = False
         else:
             record.resource_version = version
             waits = record.place in ("aside", "queued")
-        waits = self._reread(record, workload, waits)
+        waits = self._reread(record, workload, problems, waits)
         if finished:
             self._finish(record)
         elif reserved:
@@ -304,23 +304,26 @@ class Engine:
         elif record.place == "finished" or not waits:
             route(state, record)
 
-    def _read(self, workload: Workload) -> WorkloadInfo:
-        return read_workload(workload, boost=self._state.options.priority_boost)
+    def _read(self, workload: Workload, problems: Sequence[tuple[str, str, str]]) -> WorkloadInfo:
+        info = read_workload(workload, boost=self._state.options.priority_boost)
+        return replace(info, problems=(*info.problems, *(misconfigured(*p) for p in problems))) if problems else info
 
-    def _reread(self, record: Record, workload: Workload, waits: bool) -> bool:
+    def _reread(
+        self, record: Record, workload: Workload, problems: Sequence[tuple[str, str, str]], waits: bool
+    ) -> bool:
         """What of status and metadata counts: whether it is being evicted, its checks, its lost nodes.
 
         Returns whether it still waits where it did.
         """
         checks = {c.name: c.state for c in workload.status.admission_checks}
-        source = _source(workload)
+        source = (*_source(workload), *problems)
         if source != record.source or checks != record.checks:
             if waits:
                 # It may belong elsewhere now, and whatever it was refused for may be over.
                 self._state.leave(record)
                 waits = False
             if source != record.source:
-                record.info, record.source = self._read(workload), source
+                record.info, record.source = self._read(workload, problems), source
             record.checks = checks
         if record.info.evicted and record.holding is not None and not record.holding.confirmed:
             # It was evicted before the admission that is on its way.
