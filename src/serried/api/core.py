@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from serried.api.meta import LabelSelectorRequirement, Object, Wire
+from serried.api.meta import LabelSelectorRequirement, Object, PlainCondition, Wire
 
 #: A Kubernetes quantity as it stands on the wire; see `serried.api.quantity`.
 Quantity = str | int
@@ -82,12 +82,8 @@ class PodSpec(Wire):
     scheduling_gates: list[PodSchedulingGate] = []
 
 
-class PodCondition(Wire):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: datetime | None = None
+class PodCondition(PlainCondition):
+    pass
 
 
 class PodStatus(Wire):
@@ -117,13 +113,8 @@ class NodeSpec(Wire):
     taints: list[Taint] = []
 
 
-class NodeCondition(Wire):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
+class NodeCondition(PlainCondition):
     last_heartbeat_time: datetime | None = None
-    last_transition_time: datetime | None = None
 
 
 class NodeStatus(Wire):
