@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from serried.api.names import WorkloadCondition
 from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES
-from serried.control.config import Configuration, Resources, Transformation
+from serried.control.config import load
 from tests.scenarios.arena import GPU, Arena, job
 
 UNITS = "example.com/units"
-CONFIG = Configuration(
-    status_interval=0.1,
-    resources=Resources(
-        exclude_resource_prefixes=["cpu"],
-        transformations=[Transformation(input=GPU, strategy="Replace", outputs={UNITS: "2500m"})],
-    ),
-)
+CONFIG = f"""
+statusInterval: 0.1
+resources:
+  excludeResourcePrefixes: [cpu]
+  transformations:
+  - input: {GPU}
+    strategy: Replace
+    outputs: {{{UNITS}: 2.5}}
+"""
 
 
-async def test_quota_counts_units_and_nodes_count_gpus(arena: Arena) -> None:
+async def test_quota_counts_units_and_nodes_count_gpus(arena: Arena, tmp_path: Path) -> None:
+    file = tmp_path / "serried.yaml"
+    file.write_text(CONFIG)
+    config = load(file)
     await arena.set_up_queue()
     flavor = {"name": arena.queue, "resources": [{"name": UNITS, "nominalQuota": "50"}]}
     groups = [{"coveredResources": [UNITS], "flavors": [flavor]}]
     await arena.cluster.patch(CLUSTER_QUEUES, arena.queue, patch={"spec": {"resourceGroups": groups}})
-    await arena.start(CONFIG)
+    await arena.start(config)
     body = job("fits", 2)
     body["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "90"
     await arena.submit(body)
@@ -42,9 +49,13 @@ async def test_quota_counts_units_and_nodes_count_gpus(arena: Arena) -> None:
     assert workload.status.admission.pod_set_assignments[0].resource_usage == {UNITS: "40"}
 
     await arena.stop()
-    await arena.start(CONFIG)
+    await arena.start(config)
     await arena.submit(job("waits", 1, gpus=5))  # 12.5 units, counted as 13
     await arena.until_condition("waits", WorkloadCondition.QUOTA_RESERVED, "False", text=f"13.*{UNITS}|{UNITS}.*13")
+    if arena.real:
+        told = await arena.serried_says("explain", "job/waits", "-n", arena.namespace, "--config", str(file))
+        assert UNITS in told
+        assert GPU not in told
     await arena.submit(job("small", 1, gpus=4))
     await arena.until_running("small", 1)
     await arena.until(lambda: used("50"))

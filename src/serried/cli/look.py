@@ -17,7 +17,7 @@ from serried.api.batch import Job
 from serried.api.kueue import ClusterQueueStatus, LocalQueueStatus
 from serried.api.meta import Key
 from serried.cli.common import Failure, Output
-from serried.cli.connect import complete, connect
+from serried.cli.connect import complete, configuration, connect
 from serried.control.run import NotServed
 from serried.control.snapshot import read
 from serried.control.state import State
@@ -46,10 +46,12 @@ class Waiting(msgspec.Struct, rename="camel"):
     reason: str
 
 
-def snapshot(kubeconfig: Path | None, context: str | None) -> State:
+def snapshot(kubeconfig: Path | None, context: str | None, config: Path | None = None) -> State:
+    settings = configuration(config)
+
     async def work() -> State:
         async with connect(kubeconfig, context) as cluster:
-            return await read(cluster)
+            return await read(cluster, settings)
 
     try:
         return complete(work)
@@ -58,10 +60,16 @@ def snapshot(kubeconfig: Path | None, context: str | None) -> State:
 
 
 def show_queue(
-    kubeconfig: Path | None, context: str | None, namespace: str | None, output: Output, *, everything: bool
+    kubeconfig: Path | None,
+    context: str | None,
+    config: Path | None,
+    namespace: str | None,
+    output: Output,
+    *,
+    everything: bool,
 ) -> None:
     """Who waits and who runs, in the order of each ClusterQueue, with reasons."""
-    rows = queue_rows(snapshot(kubeconfig, context), datetime.now(UTC), namespace, everything=everything)
+    rows = queue_rows(snapshot(kubeconfig, context, config), datetime.now(UTC), namespace, everything=everything)
     if output is Output.json:
         typer.echo(msgspec.json.encode(rows))
         return
@@ -110,14 +118,16 @@ def queue_rows(state: State, now: datetime, namespace: str | None, *, everything
     return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
 
 
-def show_explanation(kubeconfig: Path | None, context: str | None, target: str, namespace: str, output: Output) -> None:
+def show_explanation(
+    kubeconfig: Path | None, context: str | None, config: Path | None, target: str, namespace: str, output: Output
+) -> None:
     """Everything about one object: KIND/NAME. Raises `Failure` when there is none."""
     kind, _, name = target.partition("/")
     if not name:
         raise Failure(
             f"{target!r} is not KIND/NAME; for example job/train, workload/job-train-1a2b3, clusterqueue/team"
         )
-    state = snapshot(kubeconfig, context)
+    state = snapshot(kubeconfig, context, config)
     kind = kind.lower().rstrip("s") if kind.lower() != "kwl" else "workload"
     match kind.split(".")[0]:
         case "job" | "workload" | "wl" | "pod" | "po":

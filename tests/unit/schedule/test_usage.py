@@ -204,3 +204,18 @@ def test_usage_is_the_same_however_often_it_is_worked_out(past: int, held: int, 
     keeps = 0.5 ** (max(times) / 100)
     assert once == pytest.approx(past * keeps + held * (1 - keeps), abs=0.001)
     assert often == pytest.approx(once, abs=0.01)
+
+
+def test_an_explanation_counts_those_ahead_by_usage() -> None:
+    engine = sharing()
+    feed(engine, remembered("past", 0, cpu="8"))
+    holds(engine, "w", "b", cpu=8)
+    for name, queue in (("p0", "past"), ("a0", "a"), ("a1", "a")):
+        feed(engine, workload(name, queue=queue, cpu=8))
+    engine.cycle(at(0))
+    found = engine.explain((NS, "p0"), at(0))
+    assert found is not None
+    assert (found.ahead, found.ahead_of_it) == (2, [f"{NS}/a0", f"{NS}/a1"])
+    first = engine.explain((NS, "a0"), at(0))
+    assert first is not None
+    assert first.ahead == 0
