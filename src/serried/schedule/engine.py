@@ -35,7 +35,7 @@ from serried.schedule.routing import refresh, refresh_local, reroute, route
 from serried.schedule.second import needs_second
 from serried.schedule.state import Activity, ClusterQueueState, CohortState, LocalQueueState, Record, State
 from serried.schedule.status import cohort_status, cohorts_changed, queue_status, queues_changed
-from serried.schedule.usage import recall_usage, sample_due
+from serried.schedule.usage import count_usage, recall_usage, sample_due
 from serried.schedule.validate import validate
 from serried.schedule.workload import WorkloadInfo, misconfigured, read_weight, read_workload
 
@@ -396,6 +396,7 @@ class Engine:
             self._state.confirm(record, replace(record.holding, admitted=False))
             self._look_again(record)
         elif not record.holding.confirmed:
+            count_usage(self._state, record, record.holding.usage, -1)
             old = self._state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
             self._state.release(record)
             if old is not None and old.leaving == key:

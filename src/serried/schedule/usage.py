@@ -54,15 +54,18 @@ def sample_due(state: State) -> datetime | None:
     return state.sampled_at + timedelta(seconds=config.sampling_interval)
 
 
-def count_usage(state: State, record: Record, usage: Mapping[Cell, int]) -> None:
-    """An admission counts at once, as much as it will by the next sample: so that a burst does not go to one queue."""
+def count_usage(state: State, record: Record, usage: Mapping[Cell, int], sign: int = 1) -> None:
+    """An admission counts at once, as much as it will by the next sample: so that a burst does not go to one queue.
+
+    `sign`: -1 takes that back, for an admission that the API refused.
+    """
     config = state.options.admission_fair_sharing
     if config is None or config.half_life <= 0:
         return
     share = 1 - 0.5 ** (config.sampling_interval / config.half_life)
     amounts = state.local_usage.setdefault(record.info.queue, LocalUsage()).amounts
     for resource, amount in _by_resource(usage).items():
-        amounts[resource] = amounts.get(resource, 0.0) + share * amount
+        amounts[resource] = max(0.0, amounts.get(resource, 0.0) + sign * share * amount)
 
 
 def usage_status(usage: LocalUsage) -> AdmissionFairSharingStatus | None:

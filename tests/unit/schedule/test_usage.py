@@ -219,3 +219,13 @@ def test_an_explanation_counts_those_ahead_by_usage() -> None:
     first = engine.explain((NS, "a0"), at(0))
     assert first is not None
     assert first.ahead == 0
+
+
+def test_an_admission_that_is_refused_does_not_count() -> None:
+    engine = sharing()
+    engine.cycle(at(0))
+    feed(engine, workload("w", queue="a", cpu=4))
+    (admit,) = engine.cycle(at(1)).decisions
+    assert consumed(engine) != {}
+    engine.withdraw(admit.key, at(1))
+    assert consumed(engine) == {}
