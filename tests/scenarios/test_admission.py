@@ -56,6 +56,11 @@ async def test_a_team_borrows_and_the_owner_reclaims(arena: Arena) -> None:
     again = await arena.condition("new", EVICTED)
     assert again is not None
     assert again.status == "False"
+    workload = await arena.workload("new")
+    assert workload is not None
+    assert workload.status.scheduling_stats is not None
+    (counted,) = workload.status.scheduling_stats.evictions
+    assert (counted.reason, counted.count) == ("Preempted", 1)
 
 
 async def test_quota_of_a_cohort_three_levels_up(arena: Arena) -> None:

@@ -326,6 +326,16 @@ class UnhealthyNode(Wire):
     name: str
 
 
+class EvictionCount(Wire, omit_defaults=False):
+    reason: str
+    underlying_cause: str = ""
+    count: int = 0
+
+
+class SchedulingStats(Wire):
+    evictions: list[EvictionCount] = []
+
+
 class WorkloadStatus(Wire):
     conditions: list[Condition] = []
     admission: Admission | None = None
@@ -334,6 +344,7 @@ class WorkloadStatus(Wire):
     reclaimable_pods: list[ReclaimablePod] = []
     unhealthy_nodes: list[UnhealthyNode] = []
     preemption_gates: list[PreemptionGateState] = []
+    scheduling_stats: SchedulingStats | None = None
 
 
 class Workload(Object):
