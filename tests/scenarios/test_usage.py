@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ async def gpus_used(arena: Arena, queue: str) -> float:
     return (await usage(arena, queue))[0]
 
 
-async def test_the_queue_that_used_more_waits(arena: Arena) -> None:
+async def test_the_queue_that_used_more_waits(arena: Arena, tmp_path: Path) -> None:
     await set_up(arena)
     await arena.start(SHARING)
     await arena.submit(job("first", 8, queue="busy", seconds=20))
@@ -59,6 +60,13 @@ async def test_the_queue_that_used_more_waits(arena: Arena) -> None:
 
     await arena.until(more)
     assert await gpus_used(arena, "calm") == 0
+    if arena.real:
+        file = tmp_path / "serried.yaml"
+        file.write_text("admissionFairSharing: {usageHalfLifeTime: 1h}")
+        told = await arena.serried_says("explain", "lq/busy", "-n", arena.namespace, "--config", str(file))
+        assert "used lately" in told
+        told = await arena.serried_says("explain", "job/again", "-n", arena.namespace, "--config", str(file))
+        assert "1 ahead of 2" in told  # the job that was submitted after it, of the queue that used less
     await arena.delete_job("first")
     assert await arena.finished_order("other", "again") == ["other", "again"]
     used, share = await usage(arena, "busy")

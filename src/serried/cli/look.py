@@ -14,7 +14,7 @@ from rich.text import Text
 from rich.tree import Tree as RichTree
 
 from serried.api.batch import Job
-from serried.api.kueue import ClusterQueueStatus, LocalQueueStatus
+from serried.api.kueue import ClusterQueueStatus, LocalQueueFairSharingStatus, LocalQueueStatus
 from serried.api.meta import Key
 from serried.cli.common import Failure, Output
 from serried.cli.connect import complete, configuration, connect
@@ -237,16 +237,23 @@ def _print_status(state: State, key: Key, title: str, output: Output) -> None:
             f"{status.admitted_workloads} admitted"
         )
     )
-    for line in _usage(state, key, status):
+    for line in _usage(status):
         console.print(Text(f"  {line}"))
 
 
-def _usage(state: State, key: Key, status: ClusterQueueStatus | LocalQueueStatus) -> Sequence[str]:
-    return [
+def _usage(status: ClusterQueueStatus | LocalQueueStatus) -> Sequence[str]:
+    lines = [
         f"{flavor.name}: {resource.total} {resource.name} in use"
         for flavor in status.flavors_reservation
         for resource in flavor.resources
     ]
+    fair = status.fair_sharing
+    if isinstance(fair, LocalQueueFairSharingStatus) and (past := fair.admission_fair_sharing_status) is not None:
+        lines += [f"used lately: {amount} {resource}" for resource, amount in past.consumed_resources.items()]
+        lines.append(f"its share is {fair.weighted_share}; the queue with the lowest one in its ClusterQueue is next")
+    elif fair is not None:
+        lines.append(f"share of what it can borrow: {fair.weighted_share} thousandths, over its weight")
+    return lines
 
 
 def show_topology(kubeconfig: Path | None, context: str | None, name: str | None, output: Output) -> None:
