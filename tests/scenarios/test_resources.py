@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from serried.api.core import ResourceList
 from serried.api.names import WorkloadCondition
 from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES
 from serried.control.config import load
@@ -19,6 +20,12 @@ resources:
     strategy: Replace
     outputs: {{{UNITS}: 2.5}}
 """
+
+
+async def requests(arena: Arena, name: str) -> list[tuple[str, ResourceList]]:
+    workload = await arena.workload(name)
+    assert workload is not None
+    return [(each.name, each.resources) for each in workload.status.resource_requests]
 
 
 async def test_quota_counts_units_and_nodes_count_gpus(arena: Arena, tmp_path: Path) -> None:
@@ -52,6 +59,7 @@ async def test_quota_counts_units_and_nodes_count_gpus(arena: Arena, tmp_path: P
     await arena.start(config)
     await arena.submit(job("waits", 1, gpus=5))  # 12.5 units, counted as 13
     await arena.until_condition("waits", WorkloadCondition.QUOTA_RESERVED, "False", text=f"13.*{UNITS}|{UNITS}.*13")
+    assert await requests(arena, "waits") == [("main", {UNITS: "13"})]
     if arena.real:
         told = await arena.serried_says("explain", "job/waits", "-n", arena.namespace, "--config", str(file))
         assert UNITS in told
@@ -59,3 +67,6 @@ async def test_quota_counts_units_and_nodes_count_gpus(arena: Arena, tmp_path: P
     await arena.submit(job("small", 1, gpus=4))
     await arena.until_running("small", 1)
     await arena.until(lambda: used("50"))
+    await arena.delete_job("fits")
+    await arena.until_running("waits", 1)
+    assert await requests(arena, "waits") == []

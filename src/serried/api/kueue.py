@@ -326,6 +326,12 @@ class UnhealthyNode(Wire):
     name: str
 
 
+class PodSetResources(Wire):
+    name: str
+    #: resource → what all pods of the pod set would use together
+    resources: ResourceList = {}
+
+
 class EvictionCount(Wire, omit_defaults=False):
     reason: str
     underlying_cause: str = ""
@@ -342,6 +348,7 @@ class WorkloadStatus(Wire):
     requeue_state: RequeueState | None = None
     admission_checks: list[AdmissionCheckState] = []
     reclaimable_pods: list[ReclaimablePod] = []
+    resource_requests: list[PodSetResources] = []
     unhealthy_nodes: list[UnhealthyNode] = []
     preemption_gates: list[PreemptionGateState] = []
     scheduling_stats: SchedulingStats | None = None

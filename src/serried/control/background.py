@@ -113,10 +113,13 @@ class StatusWriter:
         if workload is None or workload.status.admission is not None:
             return
         change = conditions.pending(reason.code, reason.message)
-        if conditions.same(workload.status.conditions, change):
+        asks = self._state.engine.resource_requests(key)
+        if conditions.same(workload.status.conditions, change) and asks == workload.status.resource_requests:
             return
         old = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED)
         patch = conditions.status_patch(workload, [change], self._clock())
+        if asks != workload.status.resource_requests:
+            patch["status"]["resourceRequests"] = msgspec.to_builtins(asks)
         written = await self._cluster.patch(WORKLOADS, key[1], key[0], patch=patch, subresource="status")
         self._observe(WORKLOADS, written)
         if old is None or old.reason != change.reason:

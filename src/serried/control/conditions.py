@@ -54,6 +54,8 @@ def status_patch(
     status: dict[str, Any] = {"conditions": merged(workload.status.conditions, stamped, now)}
     if admission is not False:
         status["admission"] = admission
+        if admission is not None and workload.status.resource_requests:
+            status["resourceRequests"] = None  # what it uses is in the admission
     if not condition_is(workload.status.conditions, WorkloadCondition.EVICTED):
         for change in stamped:
             if (change.type, change.status) == (WorkloadCondition.EVICTED, "True"):

@@ -16,6 +16,7 @@ from serried.api.kueue import (
     CohortStatus,
     LocalQueue,
     LocalQueueStatus,
+    PodSetResources,
     ResourceFlavor,
     Topology,
     Workload,
@@ -34,7 +35,7 @@ from serried.schedule.reasons import Reason
 from serried.schedule.routing import refresh, refresh_local, reroute, route
 from serried.schedule.second import needs_second
 from serried.schedule.state import Activity, ClusterQueueState, CohortState, LocalQueueState, Record, State
-from serried.schedule.status import cohort_status, cohorts_changed, queue_status, queues_changed
+from serried.schedule.status import cohort_status, cohorts_changed, queue_status, queues_changed, resource_requests
 from serried.schedule.usage import count_usage, recall_usage, sample_due
 from serried.schedule.validate import validate
 from serried.schedule.workload import WorkloadInfo, misconfigured, read_weight, read_workload
@@ -500,6 +501,10 @@ class Engine:
     def queues_changed(self) -> set[Key]:
         """The queues whose status may differ from what it was when this was last called."""
         return queues_changed(self._state)
+
+    def resource_requests(self, key: Key) -> list[PodSetResources]:
+        """What a workload that waits asks for, as quota counts it."""
+        return resource_requests(self._state, key)
 
     def cohort_status(self, name: str) -> CohortStatus | None:
         """The status of a Cohort, its condition without a time."""

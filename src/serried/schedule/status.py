@@ -1,21 +1,27 @@
-"""The status of queues, as it is written to the API."""
+"""The status of queues and cohorts, and what of a Workload's is not a condition, as it is written to the API."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from serried.api.core import ResourceList
 from serried.api.kueue import (
     ClusterQueueStatus,
     CohortStatus,
     FairSharingStatus,
     LocalQueueFairSharingStatus,
     LocalQueueStatus,
+    PodSetResources,
 )
 from serried.api.meta import Condition, Key
-from serried.api.quantity import LIMIT
+from serried.api.quantity import LIMIT, format_quantity
 from serried.quota.limits import Limits
 from serried.schedule.accounts import flavor_usage
+from serried.schedule.flavors import counted
 from serried.schedule.routing import cohort_activity
 from serried.schedule.state import Activity, State
 from serried.schedule.usage import usage_status
+from serried.schedule.workload import total_requests
 
 
 def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueStatus | None:
@@ -76,6 +82,19 @@ def cohort_status(state: State, name: str) -> CohortStatus | None:
         conditions=[_condition(cohort_activity(state, name), found.generation)],
         fair_sharing=FairSharingStatus(weighted_share=node.share().rounded) if state.fair_sharing is not None else None,
     )
+
+
+def resource_requests(state: State, key: Key) -> list[PodSetResources]:
+    """What a workload that waits asks for, as quota counts it; [] when nothing is known of it."""
+    record = state.workloads.get(key)
+    if record is None or record.info.problems:
+        return []
+    found = []
+    for pod_set in record.info.pod_sets:
+        totals = total_requests(replace(pod_set, requests=counted(state.options, pod_set.requests)))
+        resources: ResourceList = {r: format_quantity(r, n) for r, n in sorted(totals.items()) if r != "pods"}
+        found.append(PodSetResources(name=pod_set.name, resources=resources))
+    return found
 
 
 def queues_changed(state: State) -> set[Key]:
