@@ -31,7 +31,7 @@ from serried.schedule.cycle import Admit, Cycle, Evict, Finish
 from serried.schedule.engine import Engine
 from serried.schedule.options import AdmissionFairSharing, FairSharing, Options, Transformation
 from serried.schedule.reasons import Reason
-from serried.schedule.state import ClusterQueueState, Record, State
+from serried.schedule.state import ClusterQueueState, LocalUsage, Record, State
 
 Case = Mapping[str, Any]
 
@@ -269,8 +269,8 @@ def _engine(case: Case) -> Engine:
         engine.delete_local_queue((namespace, queue))
     for name, amounts in case.get("localQueueUsage", {}).items():
         namespace, _, queue = name.partition("/")
-        total = sum(resource_value(r, q) / (1000 if r == "cpu" else 1) for r, q in amounts.items())
-        engine._state.local_usage[namespace, queue] = total
+        used = {r: resource_value(r, q) / (1000 if r == "cpu" else 1) for r, q in amounts.items()}
+        engine._state.local_usage[namespace, queue] = LocalUsage(amounts=used)
     return engine
 
 

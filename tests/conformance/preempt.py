@@ -34,7 +34,7 @@ from serried.schedule.nominate import reduced
 from serried.schedule.options import AdmissionFairSharing, FairSharing, Options
 from serried.schedule.places import find_places
 from serried.schedule.preemption import find_victims
-from serried.schedule.state import Record, State
+from serried.schedule.state import LocalUsage, Record, State
 from serried.schedule.victims import Want, may_preempt, victim_order
 from serried.schedule.why import preemption_message
 from serried.schedule.workload import priority_boost, read_workload
@@ -314,7 +314,7 @@ def _candidate_order(case: Case) -> dict[str, Any]:
     state = _state({**case, "clusterQueues": [target], "admitted": case["candidates"]})
     for name, value in usage.items():
         namespace, _, queue = name.rpartition("/")
-        state.local_usage[namespace, queue] = float(value)
+        state.local_usage[namespace, queue] = LocalUsage(amounts={"": float(value)})
     key = victim_order(state, case["targetClusterQueue"], _now(case))
     return {"order": [_key(r) for r in sorted(state.workloads.values(), key=key)]}
 

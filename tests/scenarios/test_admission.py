@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from serried.api import names
 from serried.api.names import WorkloadCondition
 from serried.api.resources import ADMISSION_CHECKS, CLUSTER_QUEUES, COHORTS, LOCAL_QUEUES, WORKLOADS
 from serried.cluster.protocol import Conflict
+from serried.control.config import Configuration, FairSharing
 from tests.scenarios.arena import GPU, RACK, Arena, job, node_labels
 
 ADMITTED, EVICTED, FINISHED = WorkloadCondition.ADMITTED, WorkloadCondition.EVICTED, WorkloadCondition.FINISHED
@@ -57,6 +56,11 @@ async def test_a_team_borrows_and_the_owner_reclaims(arena: Arena) -> None:
     again = await arena.condition("new", EVICTED)
     assert again is not None
     assert again.status == "False"
+    workload = await arena.workload("new")
+    assert workload is not None
+    assert workload.status.scheduling_stats is not None
+    (counted,) = workload.status.scheduling_stats.evictions
+    assert (counted.reason, counted.count) == ("Preempted", 1)
 
 
 async def test_quota_of_a_cohort_three_levels_up(arena: Arena) -> None:
@@ -212,7 +216,6 @@ async def test_quota_edited_below_what_is_used_stops_nobody_and_admits_nobody(ar
     await arena.until_condition("waits", FINISHED)
 
 
-@pytest.mark.parametrize("arena", ["embedded"], indirect=True)
 async def test_cohorts_in_a_circle_admit_nothing_and_say_so(arena: Arena) -> None:
     await arena.set_up_queue()
     await arena.make(COHORTS, arena.scoped("x"), {"parentName": arena.scoped("y")})
@@ -223,3 +226,32 @@ async def test_cohorts_in_a_circle_admit_nothing_and_say_so(arena: Arena) -> Non
     await arena.until_condition("stuck", QUOTA_RESERVED, "False", text="each other's parents")
     await arena.submit(job("others", 1, seconds=0.1))
     await arena.until_condition("others", FINISHED)
+
+    async def says(reason: str) -> bool:
+        both = [await arena.cluster.get(COHORTS, arena.scoped(name)) for name in ("x", "y")]
+        return all([c.reason for c in found.status.conditions] == [reason] for found in both)
+
+    await arena.until(lambda: says("CohortCycle"))
+    await arena.cluster.patch(COHORTS, arena.scoped("y"), patch={"spec": {"parentName": None}})
+    await arena.until(lambda: says("Ready"))
+    await arena.until_running("stuck", 1)
+
+
+async def test_the_share_that_a_cohort_borrows_is_in_its_status(arena: Arena) -> None:
+    await arena.set_up_queue()
+    for name in ("lends", "borrows"):
+        await arena.make(COHORTS, arena.scoped(name), {"parentName": arena.scoped("all")})
+    await team(arena, "a", 64, cohort="lends")
+    await team(arena, "b", 64, cohort="borrows")
+    await arena.start(Configuration(fair_sharing=FairSharing()))
+
+    async def shares(*expected: int) -> bool:
+        found = [await arena.cluster.get(COHORTS, arena.scoped(name)) for name in ("lends", "borrows")]
+        return [c.status.fair_sharing and c.status.fair_sharing.weighted_share for c in found] == list(expected)
+
+    await arena.until(lambda: shares(0, 0))
+    await arena.submit(job("more", 12, queue="b"))
+    await arena.until_running("more", 12)
+    await arena.until(lambda: shares(0, 250))
+    await arena.delete_job("more")
+    await arena.until(lambda: shares(0, 0))

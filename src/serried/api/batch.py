@@ -7,16 +7,11 @@ from datetime import datetime
 import msgspec
 
 from serried.api.core import PodTemplateSpec
-from serried.api.meta import LabelSelector, Object, Wire
+from serried.api.meta import LabelSelector, Object, PlainCondition, Wire
 
 
-class JobCondition(Wire):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
+class JobCondition(PlainCondition):
     last_probe_time: datetime | None = None
-    last_transition_time: datetime | None = None
 
 
 class JobSpec(Wire):

@@ -1,4 +1,4 @@
-"""core/v1, scheduling/v1 and coordination.k8s.io/v1: the fields in use."""
+"""core/v1, scheduling/v1, node.k8s.io/v1 and coordination.k8s.io/v1: the fields in use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from serried.api.meta import LabelSelectorRequirement, Object, Wire
+from serried.api.meta import LabelSelectorRequirement, Object, PlainCondition, Wire
 
 #: A Kubernetes quantity as it stands on the wire; see `serried.api.quantity`.
 Quantity = str | int
@@ -74,6 +74,7 @@ class PodSpec(Wire):
     containers: list[Container] = []
     init_containers: list[Container] = []
     overhead: ResourceList = {}
+    runtime_class_name: str = ""
     resources: ResourceRequirements | None = None
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
@@ -81,12 +82,8 @@ class PodSpec(Wire):
     scheduling_gates: list[PodSchedulingGate] = []
 
 
-class PodCondition(Wire):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
-    last_transition_time: datetime | None = None
+class PodCondition(PlainCondition):
+    pass
 
 
 class PodStatus(Wire):
@@ -116,13 +113,8 @@ class NodeSpec(Wire):
     taints: list[Taint] = []
 
 
-class NodeCondition(Wire):
-    type: str
-    status: str
-    reason: str = ""
-    message: str = ""
+class NodeCondition(PlainCondition):
     last_heartbeat_time: datetime | None = None
-    last_transition_time: datetime | None = None
 
 
 class NodeStatus(Wire):
@@ -143,6 +135,38 @@ class Namespace(Object):
 class PriorityClass(Object):
     value: int = 0
     global_default: bool = False
+
+
+class LimitRangeItem(Wire):
+    type: str
+    min: ResourceList = {}
+    max: ResourceList = {}
+    default: ResourceList = {}
+    default_request: ResourceList = {}
+    max_limit_request_ratio: ResourceList = {}
+
+
+class LimitRangeSpec(Wire):
+    limits: list[LimitRangeItem] = []
+
+
+class LimitRange(Object):
+    spec: LimitRangeSpec = msgspec.field(default_factory=LimitRangeSpec)
+
+
+class Overhead(Wire):
+    pod_fixed: ResourceList = {}
+
+
+class RuntimeClassScheduling(Wire):
+    node_selector: dict[str, str] = {}
+    tolerations: list[Toleration] = []
+
+
+class RuntimeClass(Object):
+    handler: str = ""
+    overhead: Overhead = msgspec.field(default_factory=Overhead)
+    scheduling: RuntimeClassScheduling = msgspec.field(default_factory=RuntimeClassScheduling)
 
 
 class ObjectReference(Wire):

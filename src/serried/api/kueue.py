@@ -136,6 +136,17 @@ class FairSharingStatus(Wire, omit_defaults=False):
     weighted_share: int = 0
 
 
+class AdmissionFairSharingStatus(Wire, omit_defaults=False):
+    #: resource → what was used lately
+    consumed_resources: ResourceList = {}
+    last_update: datetime | None = None
+
+
+class LocalQueueFairSharingStatus(Wire, omit_defaults=False):
+    weighted_share: int = 0
+    admission_fair_sharing_status: AdmissionFairSharingStatus | None = None
+
+
 class ClusterQueueStatus(Wire, omit_defaults=False):
     conditions: list[Condition] = []
     flavors_reservation: list[FlavorUsage] = []
@@ -164,6 +175,7 @@ class LocalQueueStatus(Wire, omit_defaults=False):
     pending_workloads: int = 0
     reserving_workloads: int = 0
     admitted_workloads: int = 0
+    fair_sharing: LocalQueueFairSharingStatus | None = None
 
 
 class LocalQueue(Object):
@@ -177,7 +189,8 @@ class CohortSpec(Wire):
     fair_sharing: FairSharing | None = None
 
 
-class CohortStatus(Wire):
+class CohortStatus(Wire, omit_defaults=False):
+    conditions: list[Condition] = []
     fair_sharing: FairSharingStatus | None = None
 
 
@@ -313,14 +326,32 @@ class UnhealthyNode(Wire):
     name: str
 
 
+class PodSetResources(Wire):
+    name: str
+    #: resource → what all pods of the pod set would use together
+    resources: ResourceList = {}
+
+
+class EvictionCount(Wire, omit_defaults=False):
+    reason: str
+    underlying_cause: str = ""
+    count: int = 0
+
+
+class SchedulingStats(Wire):
+    evictions: list[EvictionCount] = []
+
+
 class WorkloadStatus(Wire):
     conditions: list[Condition] = []
     admission: Admission | None = None
     requeue_state: RequeueState | None = None
     admission_checks: list[AdmissionCheckState] = []
     reclaimable_pods: list[ReclaimablePod] = []
+    resource_requests: list[PodSetResources] = []
     unhealthy_nodes: list[UnhealthyNode] = []
     preemption_gates: list[PreemptionGateState] = []
+    scheduling_stats: SchedulingStats | None = None
 
 
 class Workload(Object):

@@ -6,7 +6,9 @@ and writes are patches, so a field that is not here is never lost.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import TypeVar
 
 import msgspec
 
@@ -68,13 +70,21 @@ class Object(Wire):
         return self.metadata.key
 
 
-class Condition(Wire, omit_defaults=False):
+class PlainCondition(Wire):
+    """What the conditions of all kinds have."""
+
     type: str
     status: str
     reason: str = ""
     message: str = ""
     last_transition_time: datetime | None = None
+
+
+class Condition(PlainCondition, omit_defaults=False):
     observed_generation: int = 0
+
+
+C = TypeVar("C", bound=PlainCondition)
 
 
 class LabelSelectorRequirement(Wire):
@@ -88,12 +98,12 @@ class LabelSelector(Wire):
     match_expressions: list[LabelSelectorRequirement] = []
 
 
-def find_condition(conditions: list[Condition], type: str) -> Condition | None:
+def find_condition(conditions: Sequence[C], type: str) -> C | None:
     """The condition of this type, or None."""
     return next((c for c in conditions if c.type == type), None)
 
 
-def condition_is(conditions: list[Condition], type: str, status: str = "True") -> bool:
+def condition_is(conditions: Sequence[PlainCondition], type: str, status: str = "True") -> bool:
     """Whether the condition of this type is there and has this status."""
     found = find_condition(conditions, type)
     return found is not None and found.status == status

@@ -43,6 +43,8 @@ EVENTS = Resource("", "v1", "Event", "events", core.Event)
 PRIORITY_CLASSES = Resource(
     "scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", core.PriorityClass, namespaced=False
 )
+LIMIT_RANGES = Resource("", "v1", "LimitRange", "limitranges", core.LimitRange)
+RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", core.RuntimeClass, namespaced=False)
 LEASES = Resource("coordination.k8s.io", "v1", "Lease", "leases", core.Lease)
 JOBS = Resource("batch", "v1", "Job", "jobs", batch.Job)
 

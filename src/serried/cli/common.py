@@ -21,6 +21,9 @@ KubeconfigOption = Annotated[
     typer.Option("--kubeconfig", help="Kubeconfig file; otherwise $KUBECONFIG, ~/.kube/config or, in a pod, its own."),
 ]
 ContextOption = Annotated[str | None, typer.Option("--context", help="Context within the kubeconfig.")]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="Configuration file (YAML) of `serried run`, where it has one.")
+]
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="text for people, json for scripts.")]
 
 

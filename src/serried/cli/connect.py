@@ -14,6 +14,7 @@ from serried.cli.common import Failure
 from serried.cluster.credentials import ConfigError
 from serried.cluster.http import HttpCluster
 from serried.cluster.protocol import ApiError, Unavailable
+from serried.control.config import Configuration, ConfigurationError, load
 
 T = TypeVar("T")
 
@@ -31,6 +32,14 @@ async def connect(kubeconfig: Path | None, context: str | None, **options: int) 
         raise Failure(str(error)) from error
     async with cluster:
         yield cluster
+
+
+def configuration(path: Path | None) -> Configuration:
+    """What the configuration file says; without one, the defaults. Raises `Failure`."""
+    try:
+        return load(path) if path is not None else Configuration()
+    except ConfigurationError as error:
+        raise Failure(str(error)) from error
 
 
 def complete(work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -14,10 +14,10 @@ from rich.text import Text
 from rich.tree import Tree as RichTree
 
 from serried.api.batch import Job
-from serried.api.kueue import ClusterQueueStatus, LocalQueueStatus
+from serried.api.kueue import ClusterQueueStatus, LocalQueueFairSharingStatus, LocalQueueStatus
 from serried.api.meta import Key
 from serried.cli.common import Failure, Output
-from serried.cli.connect import complete, connect
+from serried.cli.connect import complete, configuration, connect
 from serried.control.run import NotServed
 from serried.control.snapshot import read
 from serried.control.state import State
@@ -46,10 +46,12 @@ class Waiting(msgspec.Struct, rename="camel"):
     reason: str
 
 
-def snapshot(kubeconfig: Path | None, context: str | None) -> State:
+def snapshot(kubeconfig: Path | None, context: str | None, config: Path | None = None) -> State:
+    settings = configuration(config)
+
     async def work() -> State:
         async with connect(kubeconfig, context) as cluster:
-            return await read(cluster)
+            return await read(cluster, settings)
 
     try:
         return complete(work)
@@ -58,10 +60,16 @@ def snapshot(kubeconfig: Path | None, context: str | None) -> State:
 
 
 def show_queue(
-    kubeconfig: Path | None, context: str | None, namespace: str | None, output: Output, *, everything: bool
+    kubeconfig: Path | None,
+    context: str | None,
+    config: Path | None,
+    namespace: str | None,
+    output: Output,
+    *,
+    everything: bool,
 ) -> None:
     """Who waits and who runs, in the order of each ClusterQueue, with reasons."""
-    rows = queue_rows(snapshot(kubeconfig, context), datetime.now(UTC), namespace, everything=everything)
+    rows = queue_rows(snapshot(kubeconfig, context, config), datetime.now(UTC), namespace, everything=everything)
     if output is Output.json:
         typer.echo(msgspec.json.encode(rows))
         return
@@ -110,14 +118,16 @@ def queue_rows(state: State, now: datetime, namespace: str | None, *, everything
     return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
 
 
-def show_explanation(kubeconfig: Path | None, context: str | None, target: str, namespace: str, output: Output) -> None:
+def show_explanation(
+    kubeconfig: Path | None, context: str | None, config: Path | None, target: str, namespace: str, output: Output
+) -> None:
     """Everything about one object: KIND/NAME. Raises `Failure` when there is none."""
     kind, _, name = target.partition("/")
     if not name:
         raise Failure(
             f"{target!r} is not KIND/NAME; for example job/train, workload/job-train-1a2b3, clusterqueue/team"
         )
-    state = snapshot(kubeconfig, context)
+    state = snapshot(kubeconfig, context, config)
     kind = kind.lower().rstrip("s") if kind.lower() != "kwl" else "workload"
     match kind.split(".")[0]:
         case "job" | "workload" | "wl" | "pod" | "po":
@@ -227,16 +237,23 @@ def _print_status(state: State, key: Key, title: str, output: Output) -> None:
             f"{status.admitted_workloads} admitted"
         )
     )
-    for line in _usage(state, key, status):
+    for line in _usage(status):
         console.print(Text(f"  {line}"))
 
 
-def _usage(state: State, key: Key, status: ClusterQueueStatus | LocalQueueStatus) -> Sequence[str]:
-    return [
+def _usage(status: ClusterQueueStatus | LocalQueueStatus) -> Sequence[str]:
+    lines = [
         f"{flavor.name}: {resource.total} {resource.name} in use"
         for flavor in status.flavors_reservation
         for resource in flavor.resources
     ]
+    fair = status.fair_sharing
+    if isinstance(fair, LocalQueueFairSharingStatus) and (past := fair.admission_fair_sharing_status) is not None:
+        lines += [f"used lately: {amount} {resource}" for resource, amount in past.consumed_resources.items()]
+        lines.append(f"its share is {fair.weighted_share}; the queue with the lowest one in its ClusterQueue is next")
+    elif fair is not None:
+        lines.append(f"share of what it can borrow: {fair.weighted_share} thousandths, over its weight")
+    return lines
 
 
 def show_topology(kubeconfig: Path | None, context: str | None, name: str | None, output: Output) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import serried
-from serried.cli.common import ContextOption, Failure, KubeconfigOption, Output, OutputOption
+from serried.cli.common import ConfigOption, ContextOption, Failure, KubeconfigOption, Output, OutputOption
 
 app = typer.Typer(
     name="serried",
@@ -31,7 +30,7 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
 def run(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
-    config: Annotated[Path | None, typer.Option("--config", help="Configuration file (YAML).")] = None,
+    config: ConfigOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Run the controller."""
@@ -58,6 +57,7 @@ def demo(
 def queue(
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
+    config: ConfigOption = None,
     namespace: Annotated[str | None, typer.Option("--namespace", "-n", help="Only this namespace.")] = None,
     everything: Annotated[bool, typer.Option("--all", "-a", help="Finished ones, too.")] = False,
     output: OutputOption = Output.text,
@@ -65,7 +65,7 @@ def queue(
     """Show who waits and who runs, in order, with reasons."""
     from serried.cli.look import show_queue
 
-    show_queue(kubeconfig, context, namespace, output, everything=everything)
+    show_queue(kubeconfig, context, config, namespace, output, everything=everything)
 
 
 @app.command()
@@ -73,13 +73,14 @@ def explain(
     target: Annotated[str, typer.Argument(metavar="KIND/NAME", help="job, workload, pod, clusterqueue or localqueue.")],
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
+    config: ConfigOption = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Its namespace.")] = "default",
     output: OutputOption = Output.text,
 ) -> None:
     """Explain where a job stands: which layer it waits in, what is missing, what would free it."""
     from serried.cli.look import show_explanation
 
-    show_explanation(kubeconfig, context, target, namespace, output)
+    show_explanation(kubeconfig, context, config, target, namespace, output)
 
 
 @app.command()

@@ -9,8 +9,8 @@ import signal
 from pathlib import Path
 
 from serried.cli.common import Failure
-from serried.cli.connect import complete, connect
-from serried.control.config import Configuration, ConfigurationError, load
+from serried.cli.connect import complete, configuration, connect
+from serried.control.config import ConfigurationError
 from serried.control.run import LeadershipLost, NotServed, run
 
 
@@ -20,10 +20,7 @@ def run_controller(kubeconfig: Path | None, context: str | None, config: Path | 
         level=logging.DEBUG if verbose else logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("asyncio").setLevel(logging.WARNING)
-    try:
-        settings = load(config) if config is not None else Configuration()
-    except ConfigurationError as error:
-        raise Failure(str(error)) from error
+    settings = configuration(config)
 
     # Nearly all that is made here goes without the collector's help: at its usual pace it takes a tenth of our time.
     gc.set_threshold(20_000, 20, 20)

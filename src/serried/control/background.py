@@ -1,4 +1,4 @@
-"""What is written behind the decisions, folded: queue and PodGroup status, and why Workloads wait."""
+"""What is written behind the decisions, folded: status of queues, cohorts and PodGroups, and why Workloads wait."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from serried.api.kueue import ClusterQueue, LocalQueue, Workload
+from serried.api.kueue import (
+    ClusterQueue,
+    ClusterQueueStatus,
+    Cohort,
+    CohortStatus,
+    LocalQueue,
+    LocalQueueStatus,
+    Workload,
+)
 from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroupStatus
-from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES, POD_GROUPS, WORKLOADS, Resource
+from serried.api.resources import CLUSTER_QUEUES, COHORTS, LOCAL_QUEUES, POD_GROUPS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound, Unavailable
 from serried.control import conditions
 from serried.control.config import Configuration
@@ -59,6 +68,7 @@ class StatusWriter:
         self._due: dict[Key, Reason] = {}  # those of them that this round writes
         self._telling: dict[Key, asyncio.Task[Any]] = {}  # … and is writing
         self._queues: set[Key] = set()
+        self._cohorts: set[str] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._wake = asyncio.Event()
 
@@ -92,27 +102,35 @@ class StatusWriter:
             await self._wake.wait()
             self._wake.clear()
             self._queues.update(self._state.engine.queues_changed())
+            self._cohorts.update(self._state.engine.cohorts_changed())
             self._due = dict(islice(self._waits.items(), _ROUND))
             for key in self._due:
                 del self._waits[key]
             queues, self._queues = self._queues, set()
+            cohorts, self._cohorts = self._cohorts, set()
             gangs, self._state.changed_gangs = self._state.changed_gangs, set()
             started = time.monotonic()
             await asyncio.gather(
-                *(self._bounded(self._write_queue(k), self._queues.add, k) for k in sorted(queues)),
-                *(self._bounded(self._write_pod_group(k), self._state.changed_gangs.add, k) for k in sorted(gangs)),
-                *(self._bounded(self._tell(k), self._waits.setdefault, k, r) for k, r in self._due.items()),
+                *(self._bounded(partial(self._write_queue, k), self._queues.add, k) for k in sorted(queues)),
+                *(self._bounded(partial(self._write_cohort, n), self._cohorts.add, n) for n in sorted(cohorts)),
+                *(
+                    self._bounded(partial(self._write_pod_group, k), self._state.changed_gangs.add, k)
+                    for k in sorted(gangs)
+                ),
+                *(self._bounded(partial(self._tell, k), self._waits.setdefault, k, r) for k, r in self._due.items()),
             )
             if self._waits:
                 self._wake.set()
             took = time.monotonic() - started
             await asyncio.sleep(max(self._interval, min(_LONGEST_PAUSE, _PAUSE * took)))
 
-    async def _bounded(self, write: Coroutine[Any, Any, None], again: Callable[..., object], *what: object) -> None:
+    async def _bounded(
+        self, write: Callable[[], Coroutine[Any, Any, None]], again: Callable[..., object], *what: object
+    ) -> None:
         """One write. Whether it was overtaken or not answered: it is due `again`, at the next interval."""
         async with self._slots:
             try:
-                await write
+                await write()
             except NotFound as error:
                 log.debug("status write overtaken: %s", error)
             except (Conflict, Unavailable) as error:
@@ -139,10 +157,13 @@ class StatusWriter:
         if workload is None or workload.status.admission is not None or _is_finished(workload):
             return
         change = conditions.pending(reason.code, reason.message)
-        if conditions.same(workload.status.conditions, change):
+        asks = self._state.engine.resource_requests(key)
+        if conditions.same(workload.status.conditions, change) and asks == workload.status.resource_requests:
             return
         old = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED)
         patch = conditions.status_patch(workload, [change], self._clock())
+        if asks != workload.status.resource_requests:
+            patch["status"]["resourceRequests"] = msgspec.to_builtins(asks)
         written = await self._cluster.patch(WORKLOADS, key[1], key[0], patch=patch, subresource="status")
         self._observe(WORKLOADS, written)
         if old is None or old.reason != change.reason:
@@ -150,11 +171,17 @@ class StatusWriter:
 
     async def _write_queue(self, key: Key) -> None:
         """Numbers and the condition Active of one queue: ClusterQueue ("", name) or LocalQueue (namespace, name)."""
-        status = self._state.engine.status(key)
+        await self._write_status(LOCAL_QUEUES if key[0] else CLUSTER_QUEUES, key, self._state.engine.status(key))
+
+    async def _write_cohort(self, name: str) -> None:
+        await self._write_status(COHORTS, ("", name), self._state.engine.cohort_status(name))
+
+    async def _write_status(
+        self, resource: Resource[Any], key: Key, status: ClusterQueueStatus | LocalQueueStatus | CohortStatus | None
+    ) -> None:
         if status is None:
             return
-        resource: Resource[Any] = LOCAL_QUEUES if key[0] else CLUSTER_QUEUES
-        before: ClusterQueue | LocalQueue | None = self._stored(resource, key)
+        before: ClusterQueue | LocalQueue | Cohort | None = self._stored(resource, key)
         have = before.status.conditions if before is not None else []
         status.conditions = conditions.merged(have, status.conditions, self._clock())
         if before is not None and before.status == status:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from serried.api.kueue import Admission, AdmissionCheckState, Workload
+from serried.api.kueue import Admission, AdmissionCheckState, EvictionCount, Workload
 from serried.api.meta import Condition, condition_is, find_condition
 from serried.api.names import CheckState, WorkloadCondition
 
@@ -48,18 +48,33 @@ def status_patch(
     checks: Sequence[AdmissionCheckState] = (),
 ) -> dict[str, Any]:
     """The merge patch of a Workload's status: conditions, the admission where it is given (None takes it away), and
-    the states of its admission checks where they are given."""
+    the states of its admission checks where they are given. An eviction that is new is counted."""
     generation = workload.metadata.generation
     stamped = [msgspec.structs.replace(c, observed_generation=generation) for c in changes]
     status: dict[str, Any] = {"conditions": merged(workload.status.conditions, stamped, now)}
     if admission is not False:
         status["admission"] = admission
+        if admission is not None and workload.status.resource_requests:
+            status["resourceRequests"] = None  # what it uses is in the admission
+    if not condition_is(workload.status.conditions, WorkloadCondition.EVICTED):
+        for change in stamped:
+            if (change.type, change.status) == (WorkloadCondition.EVICTED, "True"):
+                status["schedulingStats"] = {"evictions": _counted(workload, change.reason)}
     if checks:
         stamp = now.replace(microsecond=0)
         status["admissionChecks"] = [
             msgspec.structs.replace(c, last_transition_time=c.last_transition_time or stamp) for c in checks
         ]
     return {"metadata": {"resourceVersion": workload.metadata.resource_version}, "status": msgspec.to_builtins(status)}
+
+
+def _counted(workload: Workload, reason: str) -> list[EvictionCount]:
+    """How often it was evicted for which reason, once more for this one."""
+    stats = workload.status.scheduling_stats
+    counts = {(c.reason, c.underlying_cause): c for c in (stats.evictions if stats is not None else ())}
+    before = counts.get((reason, ""))
+    counts[reason, ""] = EvictionCount(reason=reason, count=(before.count if before is not None else 0) + 1)
+    return list(counts.values())
 
 
 def reserved(cluster_queue: str, waited: float, note: str = "") -> Condition:

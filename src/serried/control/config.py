@@ -3,20 +3,48 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from serried.api.core import Quantity
+from serried.api.quantity import MILLI, QuantityError, parse
 from serried.place.options import DEFAULT, PlaceOptions
-from serried.schedule.options import FairSharing as Sharing
+from serried.schedule import options
 from serried.schedule.options import Options
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
-#: Those of Kueue's feature gates that choose between ways to place pods; the others choose nothing here.
-GATES: Final = ("TASBalancedPlacement", "TASProfileMixed", "TASRespectNodeAffinityPreferred")
+#: Those of Kueue's feature gates that choose between ways to place pods, and `PriorityBoost`; the others choose nothing
+#: here.
+GATES: Final = ("TASBalancedPlacement", "TASProfileMixed", "TASRespectNodeAffinityPreferred", "PriorityBoost")
+_DURATION = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
+_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+class Duration(float):
+    """Seconds, written as in Kueue's configuration: 168h, 5m, 1h30m."""
+
+    @classmethod
+    def read(cls, value: object) -> Duration:
+        """Raises ValueError saying what is allowed."""
+        text = str(value)
+        if text == "0":
+            return cls(0.0)
+        seconds, end = 0.0, 0
+        while (part := _DURATION.match(text, end)) is not None:
+            seconds += float(part[1]) * _UNITS[part[3]]
+            end = part.end()
+        if end == 0 or end < len(text):
+            raise ValueError(
+                f"{text!r} is not a duration; allowed are numbers with ms, s, m or h, such as 168h or 1h30m"
+            )
+        return cls(seconds)
 
 
 class _Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -66,6 +94,59 @@ class FairSharing(_Section):
     ] = msgspec.field(default_factory=lambda: ["LessThanOrEqualToFinalShare", "LessThanInitialShare"])
 
 
+class AdmissionFairSharing(_Section):
+    """LocalQueues of a ClusterQueue are served by what they have used lately, where its admissionScope says so."""
+
+    #: after this time, what was used counts half; 0: nothing is remembered
+    usage_half_life_time: Duration
+    #: how often what was used is worked out, and written to the status of LocalQueues
+    usage_sampling_interval: Duration = Duration(300)
+    #: resource → how much one unit of it counts (a core, a byte, a device); 1 for those not named
+    resource_weights: dict[str, Annotated[float, msgspec.Meta(ge=0)]] = {}
+
+    def __post_init__(self) -> None:
+        if not self.usage_sampling_interval:
+            raise ValueError("usageSamplingInterval is 0; allowed is a duration > 0, such as 5m")
+
+
+class Transformation(_Section):
+    """What quota counts for a resource that pods request."""
+
+    input: Annotated[str, msgspec.Meta(min_length=1)]
+    #: whether the input itself counts, too
+    strategy: Literal["Retain", "Replace"] = "Retain"
+    #: resource → how much of it one unit of the input counts as
+    outputs: dict[str, Quantity | float] = {}
+
+    def __post_init__(self) -> None:
+        for name, quantity in self.outputs.items():
+            try:
+                amount = parse(str(quantity), MILLI)
+            except QuantityError as error:
+                raise ValueError(f"outputs[{name}]: {error}") from error
+            if amount < 0:
+                raise ValueError(f"outputs[{name}] is {quantity}; allowed is a quantity >= 0")
+
+    def rule(self) -> options.Transformation:
+        outputs = {
+            name: Fraction(parse(str(quantity), MILLI), 1 if name == "cpu" else MILLI)
+            for name, quantity in self.outputs.items()
+        }
+        return options.Transformation(self.input, outputs, keep=self.strategy == "Retain")
+
+
+class Resources(_Section):
+    """Which requests of pods count for quota, and as what. Where pods go depends on what they request."""
+
+    exclude_resource_prefixes: list[Annotated[str, msgspec.Meta(min_length=1)]] = []
+    transformations: list[Transformation] = []
+
+    def __post_init__(self) -> None:
+        twice = [name for name, n in Counter(t.input for t in self.transformations).items() if n > 1]
+        if twice:
+            raise ValueError(f"transformations has {', '.join(twice)} more than once; allowed is one for each input")
+
+
 class Configuration(_Section):
     """What `serried run --config FILE` reads."""
 
@@ -88,15 +169,52 @@ class Configuration(_Section):
     #: switches fair sharing on; without it, queues are served by priority and age
     fair_sharing: FairSharing | None = None
 
+    #: orders workloads by what their LocalQueues have used lately, in ClusterQueues that ask for it
+    admission_fair_sharing: AdmissionFairSharing | None = None
+    resources: Resources = msgspec.field(default_factory=Resources)
+
     def options(self) -> Options:
         """What of it the decisions depend on, the placement left aside."""
-        if self.fair_sharing is None:
-            return Options()
-        return Options(fair_sharing=Sharing(tuple(self.fair_sharing.preemption_strategies)))
+        fair, usage = self.fair_sharing, self.admission_fair_sharing
+        return Options(
+            fair_sharing=None if fair is None else options.FairSharing(tuple(fair.preemption_strategies)),
+            admission_fair_sharing=None
+            if usage is None
+            else options.AdmissionFairSharing(
+                usage.usage_half_life_time,
+                usage.usage_sampling_interval,
+                tuple(usage.resource_weights.items()),
+            ),
+            priority_boost=self.feature_gates.get("PriorityBoost", False),
+            excluded_resources=tuple(self.resources.exclude_resource_prefixes),
+            transformations=tuple(t.rule() for t in self.resources.transformations),
+        )
 
     def place_options(self) -> PlaceOptions:
         options = PlaceOptions.from_gates(self.feature_gates)
         return replace(options, optimal=self.placement == "optimal", optimal_limit=self.placement_limit)
+
+
+def _read(type: type, value: Any) -> Any:
+    if type is Duration:
+        return Duration.read(value)
+    raise NotImplementedError(f"nothing reads a {type}")
+
+
+def _allowed(error: str) -> str:
+    """What may be there, for an error that names only what is."""
+    where = re.search(r"Invalid enum value .* - at `\$\.(.*)`", error)
+    found: Any = msgspec.inspect.type_info(Configuration)
+    for part in re.findall(r"\w+|\[[^]]*\]", where[1]) if where else ():
+        if isinstance(found, msgspec.inspect.UnionType):
+            found = next(t for t in found.types if not isinstance(t, msgspec.inspect.NoneType))
+        if part.startswith("["):
+            found = found.item_type
+        else:
+            found = next(f.type for f in found.fields if f.encode_name == part)
+        if isinstance(found, msgspec.inspect.Metadata):
+            found = found.type
+    return f"; allowed are {', '.join(found.values)}" if where else ""
 
 
 class ConfigurationError(Exception):
@@ -110,9 +228,9 @@ def load(path: str | os.PathLike[str]) -> Configuration:
     except OSError as error:
         raise ConfigurationError(f"cannot read the configuration {path}: {error.strerror}") from error
     try:
-        config = msgspec.yaml.decode(text or b"{}", type=Configuration)
+        config = msgspec.yaml.decode(text or b"{}", type=Configuration, dec_hook=_read)
     except msgspec.MsgspecError as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+        raise ConfigurationError(f"{path}: {error}{_allowed(str(error))}") from error
     if config.api_version != "config.serried.io/v1alpha1":
         raise ConfigurationError(
             f"{path}: apiVersion is {config.api_version!r}, this version reads config.serried.io/v1alpha1"

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from serried.api.resources import WORKLOADS
 from serried.cluster.protocol import Cluster, NotFound
+from serried.control.config import Configuration
 from serried.control.run import not_served
 from serried.control.state import State
 from serried.schedule.engine import Engine
 
 
-async def read(cluster: Cluster) -> State:
+async def read(cluster: Cluster, config: Configuration) -> State:
     """Lists everything the controller watches, into an engine of one's own. Kinds that are not served are empty.
+
+    `config`: that of the controller, so that the engine decides as the controller's does.
 
     Raises `NotServed` when there are not even Workloads.
     """
-    state = State(Engine(), mark=lambda _: None, mark_workload=lambda _: None)
+    engine = Engine(config.place_options(), config.options())
+    state = State(engine, mark=lambda _: None, mark_workload=lambda _: None)
     for resource, change in state.feeds():
         try:
             listing = await cluster.list(resource)

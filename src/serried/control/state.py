@@ -10,7 +10,7 @@ import msgspec
 
 from serried.api import names, resources
 from serried.api.batch import Job
-from serried.api.core import Node, Pod, PriorityClass
+from serried.api.core import LimitRange, Node, Pod, PriorityClass, RuntimeClass
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass, WorkloadSpec, WorkloadStatus
 from serried.api.meta import Key, Object, find_condition
 from serried.api.names import WorkloadCondition
@@ -19,6 +19,7 @@ from serried.api.resources import Resource
 from serried.control.lifecycle import View
 from serried.gang.membership import Gang, Stage, member, workload_of
 from serried.jobs import job as jobs
+from serried.jobs.adjust import adjusted
 from serried.jobs.podset import workload_name
 from serried.model.nodes import same_for_placement
 from serried.schedule.engine import Engine
@@ -42,6 +43,9 @@ class State:
         self.flavors: dict[str, ResourceFlavor] = {}
         self.workload_priority_classes: dict[Key, WorkloadPriorityClass] = {}
         self.priority_classes: dict[Key, PriorityClass] = {}
+        #: namespace → name → LimitRange
+        self.limit_ranges: dict[str, dict[str, LimitRange]] = {}
+        self.runtime_classes: dict[str, RuntimeClass] = {}
         #: gang of each Workload that has pods
         self.gangs: dict[Key, Gang] = {}
         #: Workloads whose gang has changed since their PodGroup was last written
@@ -114,12 +118,45 @@ class State:
                 self.bereft.add(owner)
             return
         self.workloads[key] = new
-        self.engine.set_workload(new)
+        self._tell_engine(new)
         if (job := self.job_of(new)) is not None:
             self._workloads_of[job].add(key)
             self._mark(job)
         elif key in self.gangs or not new.spec.active:
             self._mark_workload(key)
+
+    def _tell_engine(self, workload: Workload) -> None:
+        """The Workload as its pods will be when the API server creates them."""
+        limit_ranges = list(self.limit_ranges.get(workload.metadata.namespace, {}).values())
+        pod_sets, problems = adjusted(workload.spec.pod_sets, limit_ranges, self.runtime_classes)
+        if any(a is not b for a, b in zip(pod_sets, workload.spec.pod_sets, strict=True)):
+            spec = msgspec.structs.replace(workload.spec, pod_sets=pod_sets)
+            workload = msgspec.structs.replace(workload, spec=spec)
+        self.engine.set_workload(workload, problems)
+
+    def _tell_engine_again(self, concerns: Callable[[Workload], bool]) -> None:
+        """What pods will get has changed. Those that hold quota keep what they were admitted with."""
+        for workload in list(self.workloads.values()):
+            if workload.status.admission is None and concerns(workload):
+                self._tell_engine(workload)
+
+    def on_limit_range(self, old: LimitRange | None, new: LimitRange | None) -> None:
+        namespace, name = _key(old, new)
+        there = self.limit_ranges.setdefault(namespace, {})
+        if new is None:
+            there.pop(name, None)
+        else:
+            there[name] = new
+        if old is None or new is None or old.spec != new.spec:
+            self._tell_engine_again(lambda w: w.metadata.namespace == namespace)
+
+    def on_runtime_class(self, old: RuntimeClass | None, new: RuntimeClass | None) -> None:
+        name = _key(old, new)[1]
+        if new is None:
+            self.runtime_classes.pop(name, None)
+        else:
+            self.runtime_classes[name] = new
+        self._tell_engine_again(lambda w: any(p.template.spec.runtime_class_name == name for p in w.spec.pod_sets))
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
         key = _key(old, new)
@@ -226,6 +263,8 @@ class State:
             (resources.COHORTS, named(engine.set_cohort, engine.delete_cohort)),
             (resources.CLUSTER_QUEUES, named(engine.set_cluster_queue, engine.delete_cluster_queue)),
             (resources.LOCAL_QUEUES, _by_key(engine.set_local_queue, engine.delete_local_queue)),
+            (resources.LIMIT_RANGES, self.on_limit_range),
+            (resources.RUNTIME_CLASSES, self.on_runtime_class),
             (resources.WORKLOAD_PRIORITY_CLASSES, self.on_workload_priority_class),
             (resources.PRIORITY_CLASSES, self.on_priority_class),
             (resources.WORKLOADS, self.on_workload),

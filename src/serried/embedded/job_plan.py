@@ -15,7 +15,7 @@ import msgspec
 
 from serried.api.batch import JobCondition, JobStatus
 from serried.api.core import Pod
-from serried.api.meta import Object, Wire
+from serried.api.meta import Object, Wire, condition_is
 from serried.api.names import COMPLETION_INDEX
 
 #: Keeps a pod that has ended until the controller has counted it.
@@ -45,7 +45,7 @@ class Job(Object):
     @property
     def ended(self) -> bool:
         """Whether its last condition is written."""
-        return _is_true(self.status, "Complete") or _is_true(self.status, "Failed")
+        return condition_is(self.status.conditions, "Complete") or condition_is(self.status.conditions, "Failed")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def completion_index(pod: Pod) -> int | None:
 def plan_pods(job: Job, pods: Sequence[Pod], status: JobStatus) -> Plan:
     """The pods to create and delete, when `status` is what `next_status` says of them."""
     active = [pod for pod in pods if is_active(pod)]
-    if _is_true(status, "FailureTarget"):
+    if condition_is(status.conditions, "FailureTarget"):
         return Plan(lost=tuple(active))
     if job.spec.suspend:
         return Plan(superfluous=tuple(active))
@@ -123,7 +123,7 @@ def _worth(pod: Pod) -> tuple[bool, bool, bool, float, str]:
 
 
 def is_ready(pod: Pod) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions)
+    return condition_is(pod.status.conditions, "Ready")
 
 
 def next_status(job: Job, pods: Sequence[Pod], counted: frozenset[str] | set[str], now: datetime) -> JobStatus:
@@ -156,7 +156,7 @@ def next_status(job: Job, pods: Sequence[Pod], counted: frozenset[str] | set[str
 def _next_conditions(job: Job, new: JobStatus, now: datetime) -> None:
     if not job.spec.suspend and new.start_time is None:
         new.start_time = now
-    if _is_true(new, "FailureTarget") or new.failed > job.spec.backoff_limit:
+    if condition_is(new.conditions, "FailureTarget") or new.failed > job.spec.backoff_limit:
         why = ("BackoffLimitExceeded", "Job has reached the specified backoff limit")
         _set(new, "FailureTarget", "True", *why, now)
         if not new.active and not new.terminating:
@@ -170,7 +170,7 @@ def _next_conditions(job: Job, new: JobStatus, now: datetime) -> None:
     elif job.spec.suspend:
         new.start_time = None
         _set(new, "Suspended", "True", "JobSuspended", "Job suspended", now)
-    elif _is_true(new, "Suspended"):
+    elif condition_is(new.conditions, "Suspended"):
         _set(new, "Suspended", "False", "JobResumed", "Job resumed", now)
         new.start_time = now
 
@@ -187,13 +187,9 @@ def _goes_on(pod: Pod) -> bool:
     return pod.status.phase not in ("Succeeded", "Failed")
 
 
-def _is_true(status: JobStatus, type: str) -> bool:
-    return any(each.type == type and each.status == "True" for each in status.conditions)
-
-
 def _set(status: JobStatus, type: str, value: str, reason: str, message: str, now: datetime) -> None:
     """Sets a condition; one that has this status already stays as it is."""
-    if any(each.type == type and each.status == value for each in status.conditions):
+    if condition_is(status.conditions, type, value):
         return
     new = JobCondition(
         type=type, status=value, reason=reason, message=message, last_probe_time=now, last_transition_time=now

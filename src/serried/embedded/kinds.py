@@ -14,7 +14,16 @@ import msgspec
 
 from serried.api.crds import crds
 from serried.api.meta import ObjectMeta
-from serried.api.resources import EVENTS, LEASES, NAMESPACES, NODES, PRIORITY_CLASSES, Resource
+from serried.api.resources import (
+    EVENTS,
+    LEASES,
+    LIMIT_RANGES,
+    NAMESPACES,
+    NODES,
+    PRIORITY_CLASSES,
+    RUNTIME_CLASSES,
+    Resource,
+)
 from serried.cluster.protocol import Forbidden
 from serried.embedded import validation
 from serried.embedded.problems import Problems
@@ -176,6 +185,27 @@ class PriorityClassKind(Kind):
             )
 
 
+class LimitRangeKind(Kind):
+    def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
+        """What a container gets where nothing is said: the most there may be as its limit, and its limit, or the
+        least there may be, as its request."""
+        for item in obj.setdefault("spec", {}).get("limits") or ():
+            if item["type"] == "Container":
+                most, least = item.get("max") or {}, item.get("min") or {}
+                limits = {**most, **(item.get("default") or {})}
+                requests = {**least, **limits, **(item.get("defaultRequest") or {})}
+                for name, found in (("default", limits), ("defaultRequest", requests)):
+                    if found:
+                        item[name] = found
+
+    def check(self, new: Json, old: Json | None, problems: Problems) -> None:
+        seen = set()
+        for i, item in enumerate(new["spec"].get("limits") or ()):
+            if item["type"] in seen:
+                problems.duplicate(f"spec.limits[{i}].type", f'"{item["type"]}"')
+            seen.add(item["type"])
+
+
 class EventKind(_LooseKind):
     fields = _COMMON_FIELDS | {
         "reason",
@@ -262,4 +292,6 @@ def simple_kinds() -> list[Kind]:
         PriorityClassKind(PRIORITY_CLASSES),
         EventKind(EVENTS),
         LeaseKind(LEASES),
+        LimitRangeKind(LIMIT_RANGES),
+        Kind(RUNTIME_CLASSES),
     ]

@@ -22,7 +22,7 @@ _is_name_part = re.compile(_NAME).fullmatch
 _is_quantity = re.compile(r"([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)").fullmatch
 
 #: Fields whose values are quantities by resource.
-QUANTITY_MAPS = frozenset({"requests", "limits", "overhead", "capacity", "allocatable"})
+QUANTITY_MAPS = frozenset({"requests", "limits", "overhead", "capacity", "allocatable", "podFixed"})
 #: Fields that need not be searched for them.
 _WITHOUT_QUANTITIES = frozenset({"metadata", "labels", "annotations", "nodeSelector", "tolerations", "conditions"})
 
@@ -171,12 +171,12 @@ def is_quantity(value: Any) -> bool:
 
 
 def all_quantities(holder: Any) -> Iterator[Any]:
-    """Every quantity in an object: what stands in requests, limits, overhead, capacity or allocatable."""
+    """Every quantity in an object, but for those of a LimitRange: what stands in `QUANTITY_MAPS`."""
     if isinstance(holder, dict):
         for key, value in holder.items():
             if not isinstance(value, (dict, list)) or key in _WITHOUT_QUANTITIES:
                 continue
-            if key in QUANTITY_MAPS and isinstance(value, dict):
+            if key in QUANTITY_MAPS and isinstance(value, dict) and "podFixed" not in value:
                 yield from value.values()
             else:
                 yield from all_quantities(value)

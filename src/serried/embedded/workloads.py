@@ -6,14 +6,18 @@ import re
 from collections.abc import Set
 from typing import Any
 
+import msgspec
+
+from serried.api.core import LimitRange, PodSpec, RuntimeClass
 from serried.api.names import JOB_NAME
-from serried.api.resources import PRIORITY_CLASSES
+from serried.api.resources import LIMIT_RANGES, PRIORITY_CLASSES, RUNTIME_CLASSES
 from serried.cluster.protocol import Forbidden
 from serried.embedded import validation
 from serried.embedded.kinds import NOT_READY, Context, Kind
 from serried.embedded.patch import same
 from serried.embedded.problems import Problems
 from serried.embedded.store import Json
+from serried.jobs.adjust import Breach, breaches, with_defaults, with_runtime_class
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 #: Seconds a pod stays on a node that has failed, unless it says otherwise.
@@ -64,6 +68,7 @@ class PodKind(Kind):
 
     def admit(self, obj: Json, context: Context) -> None:
         spec = obj["spec"]
+        _adjust(obj, context)
         spec["priority"], spec["preemptionPolicy"] = _priority(obj, context)
         tolerations = spec.setdefault("tolerations", [])
         for key in (NOT_READY, UNREACHABLE):
@@ -140,6 +145,56 @@ def _fixed(spec: Json, free: set[str]) -> Json:
 
 def _covers_no_execute(toleration: Json, key: str) -> bool:
     return toleration.get("key", "") in ("", key) and toleration.get("effect", "") in ("", "NoExecute")
+
+
+def _adjust(pod: Json, context: Context) -> None:
+    """Defaults and bounds of the namespace's LimitRanges, and what the RuntimeClass adds."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    refused = f'pods "{metadata["name"]}" is forbidden: '
+    in_force = [
+        msgspec.convert(each.data, LimitRange)
+        for each in context.all(LIMIT_RANGES)
+        if each.key[0] == metadata["namespace"]
+    ]
+    if in_force:
+        notes: list[str] = []
+        typed = with_defaults(msgspec.convert(spec, PodSpec), in_force)
+        for name, containers in (("containers", typed.containers), ("initContainers", typed.init_containers)):
+            for container, filled in zip(spec.get(name) or (), containers, strict=True):
+                before, after = container["resources"], msgspec.to_builtins(filled.resources)
+                who = f"{'init ' if name == 'initContainers' else ''}container {container['name']}"
+                added = {w: after.get(w, {}).keys() - (before.get(w) or {}).keys() for w in ("requests", "limits")}
+                notes += [f"{', '.join(sorted(new))} {w[:-1]} for {who}" for w, new in added.items() if new]
+                container["resources"] = {**before, **after}
+        if notes:
+            annotations = metadata["annotations"] = dict(metadata.get("annotations") or {})
+            annotations["kubernetes.io/limit-ranger"] = f"LimitRanger plugin set: {'; '.join(notes)}"
+        if found := [_in_words(breach) for breach in breaches(typed, in_force)]:
+            raise Forbidden(403, "Forbidden", refused + (found[0] if len(found) == 1 else f"[{', '.join(found)}]"))
+    if class_name := spec.get("runtimeClassName"):
+        found_class = context.find(RUNTIME_CLASSES, class_name)
+        if found_class is None:
+            raise Forbidden(403, "Forbidden", f'{refused}pod rejected: RuntimeClass "{class_name}" not found')
+        typed = with_runtime_class(msgspec.convert(spec, PodSpec), msgspec.convert(found_class.data, RuntimeClass))
+        for name, added in (("overhead", typed.overhead), ("nodeSelector", typed.node_selector)):
+            if added:
+                spec[name] = dict(added)
+
+
+def _in_words(breach: Breach) -> str:
+    what = f"{breach.resource} max limit to request ratio per {breach.per} is {breach.enforced}"
+    if breach.bound == "ratio":
+        return f"{what}, but " + (
+            f"no {breach.which} is specified or {breach.which} is 0"
+            if breach.found is None
+            else f"provided ratio is {breach.times:f}"
+        )
+    what = f"{breach.bound} {breach.resource} usage per {breach.per} is {breach.enforced}"
+    return (
+        f"{what}.  No {breach.which} is specified"
+        if breach.found is None
+        else (f"{what}, but {breach.which} is {breach.found}")
+    )
 
 
 def _priority(pod: Json, context: Context) -> tuple[int, str]:

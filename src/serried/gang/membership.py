@@ -8,7 +8,7 @@ from enum import Enum
 
 from serried.api import names
 from serried.api.core import Pod
-from serried.api.meta import Key
+from serried.api.meta import Key, condition_is
 
 
 class Stage(Enum):
@@ -130,5 +130,5 @@ def _stage(pod: Pod) -> Stage:
             return Stage.HELD if pod.spec.scheduling_gates else Stage.WAITING
         gated = any(g.name == names.TOPOLOGY_GATE for g in pod.spec.scheduling_gates)
         return Stage.WAITING if gated else Stage.RELEASED
-    ready = any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions)
+    ready = condition_is(pod.status.conditions, "Ready")
     return Stage.READY if ready else Stage.BOUND

@@ -11,7 +11,7 @@ from serried.api import names
 from serried.api.batch import Job
 from serried.api.core import PodTemplateMeta, PodTemplateSpec
 from serried.api.kueue import PodSet
-from serried.api.meta import OwnerReference
+from serried.api.meta import OwnerReference, condition_is
 from serried.api.resources import JOBS
 from serried.jobs.podset import PodSetStart, Problem, topology_request
 
@@ -127,8 +127,7 @@ def may_start(job: Job) -> bool:
     """
     if job.metadata.generation == 1 and job.status.start_time is None:
         return True
-    suspended = any(c.type == "Suspended" and c.status == "True" for c in job.status.conditions)
-    return suspended and not job.status.active
+    return condition_is(job.status.conditions, "Suspended") and not job.status.active
 
 
 def start_patch(job: Job, start: PodSetStart, count: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import msgspec
 from serried.api.assignment import AssignmentError, decode
 from serried.api.batch import Job
 from serried.api.kueue import Workload
-from serried.api.meta import condition_is
+from serried.api.meta import condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.gang.membership import Gang, Stage
 from serried.jobs import job as jobs
@@ -53,9 +53,9 @@ def report(job: Job | None, workload: Workload | None, gang: Gang | None, explan
     if workload is None:
         return _without_workload(job, name)
     key = "/".join(workload.key)
-    for condition in workload.status.conditions:
-        if condition.type == WorkloadCondition.FINISHED and condition.status == "True":
-            return Report(job=name, workload=key, summary=f"Finished ({condition.reason}): {condition.message}")
+    finished = find_condition(workload.status.conditions, WorkloadCondition.FINISHED)
+    if finished is not None and finished.status == "True":
+        return Report(job=name, workload=key, summary=f"Finished ({finished.reason}): {finished.message}")
     layer, text = _where(job, workload, gang or Gang(), explanation)
     passed = _WAY.index(layer) if layer in _WAY else 0
     steps = [

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import cache
 from heapq import nsmallest
 
 from serried.api.assignment import AssignmentError
@@ -163,7 +164,7 @@ class _Turn:
     def _head(self, queue: ClusterQueueState) -> Order | None:
         if not self.state.usage_ordered(queue.name):
             return queue.pending.head()
-        usage = self.state.usage_of
+        usage = cache(self.state.usage_of)
         workloads = self.state.workloads
         return queue.pending.head(lambda order: usage(workloads[order[3], order[4]].info.queue))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
@@ -13,8 +13,10 @@ from serried.api.kueue import (
     ClusterQueue,
     ClusterQueueStatus,
     Cohort,
+    CohortStatus,
     LocalQueue,
     LocalQueueStatus,
+    PodSetResources,
     ResourceFlavor,
     Topology,
     Workload,
@@ -33,9 +35,10 @@ from serried.schedule.reasons import Reason
 from serried.schedule.routing import refresh, refresh_local, reroute, route
 from serried.schedule.second import needs_second
 from serried.schedule.state import Activity, ClusterQueueState, CohortState, LocalQueueState, Record, State
-from serried.schedule.status import queue_status
+from serried.schedule.status import cohort_status, cohorts_changed, queue_status, queues_changed, resource_requests
+from serried.schedule.usage import count_usage, recall_usage, sample_due
 from serried.schedule.validate import validate
-from serried.schedule.workload import WorkloadInfo, read_weight, read_workload
+from serried.schedule.workload import WorkloadInfo, misconfigured, read_weight, read_workload
 
 _UNKNOWN = Activity(False, "", "")
 #: Candidates looked at in one cycle, so that a long queue does not keep everything else waiting.
@@ -164,9 +167,10 @@ class Engine:
         state, name = self._state, given.metadata.name
         known = state.cohorts.get(name)
         if known is not None and (known.spec, known.problems) == (given.spec, problems):
+            known.generation = given.metadata.generation
             return
         before = state.ledger.tree_above(name)
-        state.cohorts[name] = CohortState(given.spec, limits, problems)
+        state.cohorts[name] = CohortState(given.spec, given.metadata.generation, limits, problems)
         weight = read_weight(given.spec.fair_sharing.weight) if given.spec.fair_sharing is not None else Fraction(1)
         state.ledger.set_cohort(name, limits, given.spec.parent_name, weight)
         self._cohorts_changed({before, state.ledger.tree_above(name)})
@@ -179,12 +183,15 @@ class Engine:
 
     def _cohorts_changed(self, trees: set[str]) -> None:
         """Quota of a cohort, or what is above what, has changed: everyone in these trees is looked at again."""
+        self._state.changed_trees.update(dict.fromkeys(trees))
         for name, queue in list(self._state.cluster_queues.items()):
             if queue.spec.cohort_name and self._state.ledger.tree_of(name) in trees:
                 refresh(self._state, queue)
 
     def _tree_changed(self, *trees: str) -> None:
         """Quota that others in these trees can borrow has changed."""
+        if self._state.fair_sharing is not None:
+            self._state.requoted_trees.update(dict.fromkeys(trees))
         for tree in trees:
             if tree in self._state.short_of_quota:
                 self._state.quota_stirred[tree] = None
@@ -215,6 +222,9 @@ class Engine:
             return
         if queue is not None:
             self._unlink(key, queue)
+        past = local_queue.status.fair_sharing
+        if past is not None and past.admission_fair_sharing_status is not None:
+            recall_usage(state, key, past.admission_fair_sharing_status)
         queue = LocalQueueState(local_queue.spec, local_queue.metadata.generation, terminating, _UNKNOWN)
         state.local_queues[key] = queue
         state.leads_to.setdefault(queue.spec.cluster_queue, {})[key] = None
@@ -229,6 +239,7 @@ class Engine:
         queue = self._state.local_queues.pop(key, None)
         if queue is not None:
             self._unlink(key, queue)
+            self._state.local_usage.pop(key, None)
             reroute(self._state, key)
 
     def _unlink(self, key: Key, queue: LocalQueueState) -> None:
@@ -255,8 +266,8 @@ class Engine:
 
     # --- workloads
 
-    def set_workload(self, workload: Workload) -> None:
-        """A Workload was added or changed.
+    def set_workload(self, workload: Workload, problems: Sequence[tuple[str, str, str]] = ()) -> None:
+        """A Workload was added or changed. `problems`: what else is wrong with it (field, found, allowed).
 
         Finished: all it held is given back. With a reservation in its status: it holds just that. Without: it waits,
         unless the engine has admitted it and the admission is still on its way.
@@ -275,13 +286,13 @@ class Engine:
         reserved = condition_is(conditions, WorkloadCondition.QUOTA_RESERVED) and workload.status.admission is not None
 
         if record is None:
-            record = Record(self._read(workload), _source(workload), version)
+            record = Record(self._read(workload, problems), (*_source(workload), *problems), version)
             state.workloads[key] = record
             waits = False
         else:
             record.resource_version = version
             waits = record.place in ("aside", "queued")
-        waits = self._reread(record, workload, waits)
+        waits = self._reread(record, workload, problems, waits)
         if finished:
             self._finish(record)
         elif reserved:
@@ -294,23 +305,26 @@ class Engine:
         elif record.place == "finished" or not waits:
             route(state, record)
 
-    def _read(self, workload: Workload) -> WorkloadInfo:
-        return read_workload(workload, boost=self._state.options.priority_boost)
+    def _read(self, workload: Workload, problems: Sequence[tuple[str, str, str]]) -> WorkloadInfo:
+        info = read_workload(workload, boost=self._state.options.priority_boost)
+        return replace(info, problems=(*info.problems, *(misconfigured(*p) for p in problems))) if problems else info
 
-    def _reread(self, record: Record, workload: Workload, waits: bool) -> bool:
+    def _reread(
+        self, record: Record, workload: Workload, problems: Sequence[tuple[str, str, str]], waits: bool
+    ) -> bool:
         """What of status and metadata counts: whether it is being evicted, its checks, its lost nodes.
 
         Returns whether it still waits where it did.
         """
         checks = {c.name: c.state for c in workload.status.admission_checks}
-        source = _source(workload)
+        source = (*_source(workload), *problems)
         if source != record.source or checks != record.checks:
             if waits:
                 # It may belong elsewhere now, and whatever it was refused for may be over.
                 self._state.leave(record)
                 waits = False
             if source != record.source:
-                record.info, record.source = self._read(workload), source
+                record.info, record.source = self._read(workload, problems), source
             record.checks = checks
         if record.info.evicted and record.holding is not None and not record.holding.confirmed:
             # It was evicted before the admission that is on its way.
@@ -383,6 +397,7 @@ class Engine:
             self._state.confirm(record, replace(record.holding, admitted=False))
             self._look_again(record)
         elif not record.holding.confirmed:
+            count_usage(self._state, record, record.holding.usage, -1)
             old = self._state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
             self._state.release(record)
             if old is not None and old.leaving == key:
@@ -421,7 +436,7 @@ class Engine:
                 given_cohort = Cohort()
                 given_cohort.metadata.name = key[1]
                 if cohort is not None:
-                    given_cohort.spec = cohort.spec
+                    given_cohort.spec, given_cohort.metadata.generation = cohort.spec, cohort.generation
                 problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
                 self._put_cohort(given_cohort, cohort.limits if cohort is not None else Limits(), [problem])
             case "AdmissionCheck":
@@ -458,8 +473,10 @@ class Engine:
 
     @property
     def wake_at(self) -> datetime | None:
-        """When a cycle could do something although nothing happens before: somebody's time to back off is over."""
-        return self._state.backing_off[0][0] if self._state.backing_off else None
+        """When a cycle could do something although nothing happens before: somebody's time to back off is over, or
+        what LocalQueues have used is to be worked out."""
+        times = [self._state.backing_off[0][0] if self._state.backing_off else None, sample_due(self._state)]
+        return min((time for time in times if time is not None), default=None)
 
     def cycle(self, now: datetime, limit: int = DEFAULT_LIMIT) -> Cycle:
         """Decides on up to `limit` candidates. What is admitted is taken in the model at once."""
@@ -477,14 +494,25 @@ class Engine:
 
     @property
     def has_news(self) -> bool:
-        """Whether `queues_changed` has something to say."""
-        return bool(self._state.accounts.changed)
+        """Whether `queues_changed` or `cohorts_changed` has something to say."""
+        state = self._state
+        return bool(state.accounts.changed or state.changed_trees or state.requoted_trees)
 
     def queues_changed(self) -> set[Key]:
         """The queues whose status may differ from what it was when this was last called."""
-        changed = set(self._state.accounts.changed)
-        self._state.accounts.changed.clear()
-        return changed
+        return queues_changed(self._state)
+
+    def resource_requests(self, key: Key) -> list[PodSetResources]:
+        """What a workload that waits asks for, as quota counts it."""
+        return resource_requests(self._state, key)
+
+    def cohort_status(self, name: str) -> CohortStatus | None:
+        """The status of a Cohort, its condition without a time."""
+        return cohort_status(self._state, name)
+
+    def cohorts_changed(self) -> set[str]:
+        """The Cohorts whose status may differ; call `queues_changed` before."""
+        return cohorts_changed(self._state)
 
     def validate(self) -> None:
         """Raises AssertionError if anything the engine knows contradicts anything else."""

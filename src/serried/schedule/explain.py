@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -93,7 +94,7 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
         attempts = _joined(attempts, attempts_of(otherwise.assignment))
         if _never(otherwise):
             outcome = otherwise
-    position = queue.pending.position(info.order)
+    position, ahead = _ahead(state, queue, info.order)
     return Explanation(
         workload=name,
         state="pending",
@@ -102,12 +103,23 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
         waited=waited,
         ahead=position,
         pending=len(queue.pending),
-        ahead_of_it=[f"{order[3]}/{order[4]}" for order in queue.pending.ahead(info.order, _AHEAD_NAMED)],
+        ahead_of_it=[f"{order[3]}/{order[4]}" for order in ahead],
         reason=_reason(state, queue, record, outcome, now),
         attempts=attempts,
         fits_now=outcome.fits,
         fits_after=[] if outcome.fits else _fits_after(state, queue, record, outcome, now),
     )
+
+
+def _ahead(state: State, queue: ClusterQueueState, order: Order) -> tuple[int, list[Order]]:
+    """How many are ahead in the queue, and the nearest of them; by the usage of LocalQueues where that counts."""
+    if not state.usage_ordered(queue.name):
+        return queue.pending.position(order), queue.pending.ahead(order, _AHEAD_NAMED)
+    usage = cache(state.usage_of)
+    key = [(usage(state.workloads[o[3], o[4]].info.queue), o) for o in queue.pending.orders()]
+    line = [o for _, o in sorted(key)]
+    position = line.index(order)
+    return position, line[max(0, position - _AHEAD_NAMED) : position]
 
 
 def _reason(state: State, queue: ClusterQueueState, record: Record, outcome: Nomination, now: datetime) -> Reason:

@@ -24,7 +24,7 @@ def fair_victims(
 ) -> list[Victim]:
     """The workloads to preempt; [] when those that may be do not make room. Leaves its trial in the journal."""
     trial = _FairTrial(state, want)
-    order = victim_order(state, want.queue, now)
+    order = victim_order(state, want.queue, now, want.first)
     candidates = fair_candidates(state, trial, policy, order)
     if not candidates:
         return []

@@ -350,9 +350,7 @@ def counted(options: Options, requests: Mapping[str, int]) -> Mapping[str, int]:
         if not rule.keep:
             del result[rule.resource]
         for name, factor in rule.outputs.items():
-            value = amount * factor
-            if rule.resource == "cpu":
-                value = -(-value // 1000)
+            value = -(-amount * factor // (1000 if rule.resource == "cpu" else 1))
             result[name] = result.get(name, 0) + value
     return result
 

@@ -13,6 +13,7 @@ from functools import partial
 from serried.model.requests import PodSetRequest
 from serried.quota.limits import Cell
 from serried.schedule.assignment import Assignment, Mode, Rank
+from serried.schedule.closer import closer_victims
 from serried.schedule.flavors import NO_RULES, Oracle, Rules, assign
 from serried.schedule.places import find_places, needs_places, places_now
 from serried.schedule.preemption import find_victims
@@ -195,18 +196,24 @@ def victims_of(
     if has_place is None and len(needed) == 1 and asked and max(asked) == Mode.NO_CANDIDATES:
         # It is all that is needed, and was searched for already.
         return []
-    victims = find_victims(state, Want(info, queue.name, needed, found.contested, has_place), now)
+    want = Want(info, queue.name, needed, found.contested, has_place)
+    victims = find_victims(state, want, now)
     if not victims and has_place is not None and found.contested != needed.keys():
         # Those who are in the way on the nodes may use other resources than those whose quota is short.
-        victims = find_victims(state, Want(info, queue.name, needed, frozenset(needed), has_place), now)
+        want = replace(want, contested=frozenset(needed))
+        victims = find_victims(state, want, now)
     if victims and has_place is not None:
-        # The places that it will have then.
-        mark = state.journal.checkpoint()
-        for victim in victims:
-            assert victim.record.holding is not None
-            state.world.release(victim.record.info.key, with_pods=True)
-        places_now(state, queue, info, found)
-        state.journal.rollback(mark)
+
+        def place_without(records: Sequence[Record]) -> None:
+            mark = state.journal.checkpoint()
+            for record in records:
+                state.world.release(record.info.key, with_pods=True)
+            places_now(state, queue, info, found)
+            state.journal.rollback(mark)
+
+        if not state.options.one_head:
+            victims = closer_victims(state, want, found, victims, now, place_without)
+        place_without([victim.record for victim in victims])  # the places that it will have then
     return victims
 
 

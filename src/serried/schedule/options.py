@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,17 @@ class FairSharing:
 class AdmissionFairSharing:
     """LocalQueues of a ClusterQueue are served by what they have used lately."""
 
-    #: after this many seconds, what was used counts half
+    #: after this many seconds, what was used counts half; 0: nothing is remembered
     half_life: float
     #: seconds between two updates of what counts as used
     sampling_interval: float
     #: resource → how much one unit of it counts; 1 for those not named
     resource_weights: tuple[tuple[str, float], ...] = ()
+
+    def weigh(self, amounts: Mapping[str, float]) -> float:
+        """One number for amounts in base units (cores, bytes, devices), by resource."""
+        weights = dict(self.resource_weights)
+        return sum(amount * weights.get(resource, 1.0) for resource, amount in sorted(amounts.items()))
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class Transformation:
 
     resource: str
     #: resource → how much of it one unit of the input counts as; cpu in millicores
-    outputs: Mapping[str, int]
+    outputs: Mapping[str, int | Fraction]
     #: the input itself counts, too
     keep: bool = True
 

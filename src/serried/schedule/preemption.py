@@ -44,7 +44,7 @@ class _Candidate:
 
 def _classical(state: State, want: Want, policy: ClusterQueuePreemption, now: datetime) -> list[Victim]:
     trial = Trial(state, want)
-    order = victim_order(state, want.queue, now)
+    order = victim_order(state, want.queue, now, want.first)
     own = [
         _Candidate(r, PreemptedReason.IN_CLUSTER_QUEUE)
         for r in candidates_in(state, want.queue, want, policy.within_cluster_queue)

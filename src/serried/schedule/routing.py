@@ -87,20 +87,35 @@ def refresh_local(state: State, key: Key) -> None:
         state.accounts.touch(key)
 
 
+def cohort_activity(state: State, name: str) -> Activity:
+    """Whether the queues below a Cohort can use it."""
+    fault = _cohort_fault(state, name)
+    if fault is None:
+        return Activity(True, QueueReason.READY, "Can share quota")
+    return Activity(False, fault[0], f"The queues below can't admit new workloads: {fault[1]}")
+
+
+def _cohort_fault(state: State, name: str) -> tuple[str, str] | None:
+    """What keeps the queues of a cohort from admitting, in it or above it: the reason, and the message."""
+    if circle := state.ledger.cycle_above(name):
+        message = f"cohorts {' → '.join([*circle, circle[0]])} are each other's parents"
+        return QueueReason.COHORT_CYCLE, message
+    for above in state.ledger.ancestors(name):
+        cohort = state.cohorts.get(above)
+        if cohort is not None and cohort.problems:
+            why = "; ".join(p.message for p in cohort.problems)
+            return QueueReason.MISCONFIGURED, f"Cohort {above}: {why}"
+    return None
+
+
 def _activity(state: State, queue: ClusterQueueState) -> Activity:
     if queue.terminating:
         message = "Can't admit new workloads: the ClusterQueue is being deleted"
         return Activity(False, QueueReason.TERMINATING, message)
     if queue.spec.stop_policy != "None":
         return Activity(False, QueueReason.STOPPED, f"spec.stopPolicy is {queue.spec.stop_policy}")
-    if circle := state.ledger.cycle_above(queue.spec.cohort_name):
-        message = f"Can't admit new workloads: cohorts {' → '.join([*circle, circle[0]])} are each other's parents"
-        return Activity(False, QueueReason.COHORT_CYCLE, message)
-    for name in state.ledger.ancestors(queue.spec.cohort_name):
-        cohort = state.cohorts.get(name)
-        if cohort is not None and cohort.problems:
-            why = "; ".join(p.message for p in cohort.problems)
-            return Activity(False, QueueReason.MISCONFIGURED, f"Can't admit new workloads: Cohort {name}: {why}")
+    if (fault := _cohort_fault(state, queue.spec.cohort_name)) is not None:
+        return Activity(False, fault[0], f"Can't admit new workloads: {fault[1]}")
     strategy = queue.spec.admission_checks_strategy
     names = [check.name for check in strategy.admission_checks] if strategy is not None else []
     # To admit without a check that the administrator asks for would be worse than not to admit.

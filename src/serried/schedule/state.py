@@ -78,9 +78,20 @@ class CohortState:
     """A Cohort as it was last read."""
 
     spec: CohortSpec
+    generation: int
     limits: Limits
     #: what is wrong with the spec itself
     problems: list[QueueProblem]
+
+
+@dataclass
+class LocalUsage:
+    """What a LocalQueue has used lately, as admission fair sharing counts it; see `usage`."""
+
+    #: when it was worked out; None: not yet
+    at: datetime | None = None
+    #: resource → amount in base units (cores, bytes, devices)
+    amounts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -188,8 +199,8 @@ class State:
         self.promise_waits: dict[Key, None] = {}
         #: when usage of LocalQueues was last counted
         self.sampled_at: datetime | None = None
-        #: LocalQueue → what it has used lately, as admission fair sharing counts it
-        self.local_usage: dict[Key, float] = {}
+        #: LocalQueue → what it has used lately
+        self.local_usage: dict[Key, LocalUsage] = {}
         self.workloads: dict[Key, Record] = {}
         #: workloads that cannot be read at all
         self.malformed: dict[Key, Reason] = {}
@@ -212,6 +223,9 @@ class State:
         #: held workloads whose places are not all there: what is missing; and whether anything was added since
         self.incomplete: dict[Key, list[str]] = {}
         self.places_changed = False
+        #: trees of cohorts in which what is said of Cohorts may have changed; and those in which quota has
+        self.changed_trees: dict[str, None] = {}
+        self.requoted_trees: dict[str, None] = {}
         #: reasons that have not been handed out yet
         self.outbox: dict[Key, Reason] = {}
 
@@ -266,8 +280,10 @@ class State:
         )
 
     def usage_of(self, local_queue: Key) -> float:
-        """What a LocalQueue has used lately, divided by its weight."""
-        used = self.local_usage.get(local_queue, 0.0)
+        """What a LocalQueue has used lately, resources by their weights, divided by the weight of its own."""
+        config = self.options.admission_fair_sharing
+        usage = self.local_usage.get(local_queue)
+        used = config.weigh(usage.amounts) if config is not None and usage is not None else 0.0
         queue = self.local_queues.get(local_queue)
         fair = queue.spec.fair_sharing if queue is not None else None
         weight = read_weight(fair.weight if fair is not None else 1)

@@ -1,12 +1,27 @@
-"""The status of queues, as it is written to the API."""
+"""The status of queues and cohorts, and what of a Workload's is not a condition, as it is written to the API."""
 
 from __future__ import annotations
 
-from serried.api.kueue import ClusterQueueStatus, FairSharingStatus, LocalQueueStatus
+from dataclasses import replace
+
+from serried.api.core import ResourceList
+from serried.api.kueue import (
+    ClusterQueueStatus,
+    CohortStatus,
+    FairSharingStatus,
+    LocalQueueFairSharingStatus,
+    LocalQueueStatus,
+    PodSetResources,
+)
 from serried.api.meta import Condition, Key
+from serried.api.quantity import LIMIT, format_quantity
 from serried.quota.limits import Limits
 from serried.schedule.accounts import flavor_usage
+from serried.schedule.flavors import counted
+from serried.schedule.routing import cohort_activity
 from serried.schedule.state import Activity, State
+from serried.schedule.usage import usage_status
+from serried.schedule.workload import total_requests
 
 
 def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueStatus | None:
@@ -42,7 +57,65 @@ def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueSta
         pending_workloads=len(state.waiting.get(queue, ())),
         reserving_workloads=account.reserving,
         admitted_workloads=account.admitted,
+        fair_sharing=_local_share(state, queue),
     )
+
+
+def _local_share(state: State, queue: Key) -> LocalQueueFairSharingStatus | None:
+    """Under admission fair sharing: what decides the order, and what is remembered for it."""
+    usage = state.local_usage.get(queue)
+    if state.options.admission_fair_sharing is None or usage is None:
+        return None
+    share = min(state.usage_of(queue), float(LIMIT))
+    return LocalQueueFairSharingStatus(
+        weighted_share=min(round(share), LIMIT), admission_fair_sharing_status=usage_status(usage)
+    )
+
+
+def cohort_status(state: State, name: str) -> CohortStatus | None:
+    """The status of a Cohort, its condition without a time; None: there is no such object."""
+    found = state.cohorts.get(name)
+    node = state.ledger.cohort(name)
+    if found is None or node is None:
+        return None
+    return CohortStatus(
+        conditions=[_condition(cohort_activity(state, name), found.generation)],
+        fair_sharing=FairSharingStatus(weighted_share=node.share().rounded) if state.fair_sharing is not None else None,
+    )
+
+
+def resource_requests(state: State, key: Key) -> list[PodSetResources]:
+    """What a workload that waits asks for, as quota counts it; [] when nothing is known of it."""
+    record = state.workloads.get(key)
+    if record is None or record.info.problems:
+        return []
+    found = []
+    for pod_set in record.info.pod_sets:
+        totals = total_requests(replace(pod_set, requests=counted(state.options, pod_set.requests)))
+        resources: ResourceList = {r: format_quantity(r, n) for r, n in sorted(totals.items()) if r != "pods"}
+        found.append(PodSetResources(name=pod_set.name, resources=resources))
+    return found
+
+
+def queues_changed(state: State) -> set[Key]:
+    """The queues whose status may differ from what it was when this was last called."""
+    changed = set(state.accounts.changed)
+    state.accounts.changed.clear()
+    if state.fair_sharing is not None:
+        # A share depends on all quota of its tree, and that of a cohort on all usage below it.
+        trees = state.ledger.tree_of
+        if state.requoted_trees:
+            changed.update(("", name) for name in state.cluster_queues if trees(name) in state.requoted_trees)
+            state.requoted_trees.clear()
+        state.changed_trees.update(dict.fromkeys(trees(name) for namespace, name in changed if not namespace))
+    return changed
+
+
+def cohorts_changed(state: State) -> set[str]:
+    """The same of Cohorts, once `queues_changed` has looked."""
+    changed = {name for name in state.cohorts if state.ledger.tree_above(name) in state.changed_trees}
+    state.changed_trees.clear()
+    return changed
 
 
 def _condition(activity: Activity, generation: int) -> Condition:

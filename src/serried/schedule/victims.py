@@ -24,6 +24,8 @@ class Want:
     contested: frozenset[Cell]
     #: whether it has a place on the nodes as the model is now; None: it needs none
     has_place: Callable[[], bool] | None = None
+    #: of those that only their uids tell apart, these go first
+    first: Callable[[Record], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,21 @@ def may_preempt(policy: str, preemptor: WorkloadInfo, candidate: WorkloadInfo) -
     return False
 
 
-def victim_order(state: State, queue: str, now: datetime) -> Callable[[Record], tuple[object, ...]]:
-    """The key by which candidates are sorted, first to go first."""
+def victim_order(
+    state: State, queue: str, now: datetime, first: Callable[[Record], bool] | None = None
+) -> Callable[[Record], tuple[object, ...]]:
+    """The key by which candidates are sorted, first to go first; its last two items are arbitrary.
+
+    `first`: of those that only these tell apart, who goes first.
+    """
 
     def key(record: Record) -> tuple[object, ...]:
         info, holding = record.info, record.holding
         own = holding is not None and holding.cluster_queue == queue
         reserved = (holding.reserved_at if holding is not None else None) or now
         usage = state.usage_of(info.queue) if own and state.usage_ordered(queue) else 0.0
-        return (not info.evicted, own, -usage, info.priority, -reserved.timestamp(), info.uid, info.key)
+        later = first is not None and not first(record)
+        return (not info.evicted, own, -usage, info.priority, -reserved.timestamp(), later, info.uid, info.key)
 
     return key
 

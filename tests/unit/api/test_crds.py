@@ -78,6 +78,30 @@ def test_wire_types_agree_with_the_schema(resource: resources.Resource[Any]) -> 
     assert found == []
 
 
+def left_out(info: inspect.Type, schema: dict[str, Any], path: str) -> Iterator[str]:
+    """What a schema has and a wire type has not."""
+    if isinstance(info, inspect.UnionType):
+        info = next(option for option in info.types if not isinstance(option, inspect.NoneType))
+    if isinstance(info, inspect.ListType):
+        yield from left_out(info.item_type, schema["items"], f"{path}[]")
+    elif isinstance(info, inspect.StructType) and "properties" in schema:
+        fields = {field.encode_name: field.type for field in info.fields}
+        for name, below in schema["properties"].items():
+            if name not in fields:
+                yield f"{path}.{name}"
+            else:
+                yield from left_out(fields[name], below, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("kind", ["ClusterQueue", "LocalQueue", "Cohort"])
+def test_the_status_of_queues_is_written_whole(kind: str) -> None:
+    (crd,) = [crd for crd in crds() if crd["spec"]["names"]["kind"] == kind]
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    (resource,) = [resource for resource in CUSTOM if resource.kind == kind]
+    (status,) = [f.type for f in inspect.type_info(resource.type).fields if f.name == "status"]  # type: ignore[attr-defined]
+    assert list(left_out(status, schema, "status")) == []
+
+
 @pytest.mark.parametrize("text", ["0", "8", "1.", ".5", "+1", "1.5Gi", "100m", "1e3", "1E3", "1e-3", "2E"])
 def test_the_schema_accepts_quantities(text: str) -> None:
     assert re.search(QUANTITY_PATTERN, text)

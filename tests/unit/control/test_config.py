@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from serried.control.config import Configuration, ConfigurationError, load
 from serried.place.options import PlaceOptions
+from serried.schedule.options import AdmissionFairSharing, Transformation
 
 
 def write(folder: Path, text: str) -> Path:
@@ -41,6 +43,44 @@ def test_fair_sharing_is_on_where_it_is_named(tmp_path: Path) -> None:
     assert shared.preemption_strategies == ("LessThanOrEqualToFinalShare", "LessThanInitialShare")
 
 
+def test_admission_fair_sharing_is_written_as_in_kueue(tmp_path: Path) -> None:
+    assert Configuration().options().admission_fair_sharing is None
+    text = "admissionFairSharing: {usageHalfLifeTime: 168h, resourceWeights: {cpu: 0, example.com/gpu: 1.5}}"
+    usage = load(write(tmp_path, text)).options().admission_fair_sharing
+    assert usage == AdmissionFairSharing(168 * 3600, 300, (("cpu", 0.0), ("example.com/gpu", 1.5)))
+    text = "admissionFairSharing: {usageHalfLifeTime: 0, usageSamplingInterval: 1h2m3.5s}"
+    usage = load(write(tmp_path, text)).options().admission_fair_sharing
+    assert usage == AdmissionFairSharing(0, 3723.5)
+
+
+def test_what_counts_for_quota_is_written_as_in_kueue(tmp_path: Path) -> None:
+    text = """
+resources:
+  excludeResourcePrefixes: [example.com/]
+  transformations:
+  - input: nvidia.com/mig-1g.5gb
+    strategy: Replace
+    outputs: {example.com/memory: 5Gi, credits: 500m, cpu: 2}
+  - input: memory
+    outputs: {weight: 1.5}
+"""
+    options = load(write(tmp_path, text)).options()
+    assert options.excluded_resources == ("example.com/",)
+    assert options.transformations == (
+        Transformation(
+            "nvidia.com/mig-1g.5gb",
+            {"example.com/memory": 5 * 2**30, "credits": Fraction(1, 2), "cpu": 2000},
+            keep=False,
+        ),
+        Transformation("memory", {"weight": Fraction(3, 2)}),
+    )
+
+
+def test_priority_boost_is_a_feature_gate(tmp_path: Path) -> None:
+    assert not Configuration().options().priority_boost
+    assert load(write(tmp_path, "featureGates: {PriorityBoost: true}")).options().priority_boost
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -55,6 +95,18 @@ def test_fair_sharing_is_on_where_it_is_named(tmp_path: Path) -> None:
         ("featureGates: {TASBalanced: true}", "TASBalanced; allowed are TASBalancedPlacement"),
         ("apiVersion: config.kueue.x-k8s.io/v1beta1", "config.serried.io/v1alpha1"),
         ("fairSharing: {preemptionStrategies: [Random]}", "preemptionStrategies"),
+        ("fairSharing: {preemptionStrategies: [Random]}", "allowed are LessThanInitialShare, LessThanOrEqualTo"),
+        ("binding: kubelet", "allowed are kube-scheduler, serried"),
+        ("admissionFairSharing: {}", "admissionFairSharing"),
+        ("admissionFairSharing: {usageHalfLifeTime: 5 min}", "168h or 1h30m.*usageHalfLifeTime"),
+        ("admissionFairSharing: {usageHalfLifeTime: 5m, usageSamplingInterval: 0s}", "usageSamplingInterval is 0"),
+        ("admissionFairSharing: {usageHalfLifeTime: 5m, resourceWeights: {cpu: -1}}", "resourceWeights"),
+        ("resources: {excludeResourcePrefixes: ['']}", "excludeResourcePrefixes"),
+        ("resources: {transformations: [{input: a, strategy: Drop}]}", "strategy.*allowed are Replace, Retain"),
+        ("resources: {transformations: [{input: a}, {input: a}]}", "transformations has a more than once"),
+        ("resources: {transformations: [{input: a, outputs: {b: 1x}}]}", "outputs.b.: '1x' is not a quantity"),
+        ("resources: {transformations: [{input: a, outputs: {b: -1}}]}", "outputs.b. is -1; allowed is"),
+        ("resources: {transformations: [{outputs: {b: 1}}]}", "input"),
         ("a: [", "line"),
         ("- 1", "object"),
     ],

@@ -107,6 +107,75 @@ def test_cohorts_in_a_circle_are_told_so_until_the_circle_is_broken() -> None:
     assert run(given) == ["w"]
 
 
+def share_of(given: Engine, name: str) -> int:
+    status = given.cohort_status(name)
+    assert status is not None
+    assert status.fair_sharing is not None
+    return status.fair_sharing.weighted_share
+
+
+def active(given: Engine, name: str) -> tuple[str, str, str]:
+    status = given.cohort_status(name)
+    assert status is not None
+    (condition,) = status.conditions
+    return condition.status, condition.reason, condition.message
+
+
+def test_a_cohort_says_what_share_it_borrows() -> None:
+    given = teams("a", "b", fair=True, b={"cohortName": "other"})
+    for name in ("all", "other"):
+        given.set_cohort(cohort(name, "org"))
+    given.set_cohort(cohort("org", cpu=20))
+    feed(given, workload("w", queue="a", cpu=15))
+    assert run(given) == ["w"]
+    given.queues_changed()
+    assert given.cohorts_changed() == {"all", "other", "org"}
+    # 5 beyond its own 10, of the 40 there are
+    assert (share_of(given, "all"), share_of(given, "other"), share_of(given, "org")) == (125, 0, 0)
+    feed(given, cluster_queue("b", {"f": {"cpu": 70}}, cohortName="other"))
+    assert given.has_news
+    assert given.queues_changed() >= {("", "a"), ("", "b")}  # what can be lent has changed for both
+    assert given.cohorts_changed() == {"all", "other", "org"}
+    assert share_of(given, "all") == 50
+    assert given.cohort_status("nowhere") is None
+
+
+def test_without_fair_sharing_a_cohort_has_no_share_and_usage_is_no_news_of_it() -> None:
+    given = teams("a")
+    given.set_cohort(cohort("all"))
+    given.queues_changed()
+    assert given.cohorts_changed() == {"all"}
+    feed(given, workload("w", queue="a", cpu=5))
+    assert run(given) == ["w"]
+    given.queues_changed()
+    assert given.cohorts_changed() == set()
+    status = given.cohort_status("all")
+    assert status is not None
+    assert status.fair_sharing is None
+
+
+def test_a_cohort_that_cannot_be_used_says_so_and_so_do_those_below() -> None:
+    given = teams("a", cohort="x")
+    given.set_cohort(cohort("x", "y"))
+    assert active(given, "x")[:2] == ("True", "Ready")
+    given.set_cohort(cohort("y", "x"))
+    given.queues_changed()
+    assert given.cohorts_changed() == {"x", "y"}
+    assert active(given, "x")[:2] == active(given, "y")[:2] == ("False", "CohortCycle")
+    assert "x → y → x" in active(given, "x")[2]
+    given.set_cohort(cohort("y", cpu="lots"))
+    assert given.cohorts_changed() == {"x", "y"}
+    for name in ("x", "y"):
+        status, reason, message = active(given, name)
+        assert (status, reason) == ("False", "Misconfigured")
+        assert "Cohort y" in message
+        assert "lots" in message
+    given.set_cohort(cohort("y", cpu=5))
+    assert active(given, "x")[:2] == active(given, "y")[:2] == ("True", "Ready")
+    given.set_malformed("Cohort", ("", "y"), "spec is a number")
+    assert active(given, "x")[1] == "Misconfigured"
+
+
 def test_a_cohort_that_gets_quota_wakes_those_who_wait() -> None:
     given = teams("a")
     feed(given, workload("w", queue="a", cpu=15))

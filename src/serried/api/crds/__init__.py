@@ -22,7 +22,7 @@ from serried.api.crds.workload import workload
 #: The annotation of a definition that says which of two is newer, and its value here: raise it with every change of a
 #: schema. A definition without it was not made by Serried.
 REVISION_ANNOTATION: Final = "serried.io/crd-revision"
-REVISION: Final = 1
+REVISION: Final = 2
 
 
 @dataclass(frozen=True)

@@ -241,7 +241,7 @@ def cohort() -> Schema:
     )
     return struct(
         "Queues that lend each other unused quota; cohorts form trees.",
-        {"spec": spec, "status": struct("", {"fairSharing": _fair_sharing_status()})},
+        {"spec": spec, "status": struct("", {"conditions": conditions(), "fairSharing": _fair_sharing_status()})},
     )
 
 
