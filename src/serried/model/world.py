@@ -30,7 +30,9 @@ _VECTORS: Final = 4096
 
 
 @dataclass(slots=True, eq=False)
-class _BoundPod:
+class BoundPod:
+    """A pod on a node."""
+
     row: int
     vector: Vector
     workload: Key | None
@@ -54,12 +56,13 @@ class World:
         self.topologies: dict[str, Topology] = {}
         self.flavors: dict[str, ResourceFlavor] = {}
         self._trees: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], Tree] = {}
-        self._pods: dict[Key, _BoundPod] = {}
+        self._pods: dict[Key, BoundPod] = {}
         #: workload → its bound pods
-        self._pods_of: dict[Key, dict[Key, _BoundPod]] = {}
+        self._pods_of: dict[Key, dict[Key, BoundPod]] = {}
         self._holds: dict[Key, Hold] = {}
         self._vectors: dict[tuple[tuple[str, int], ...], Vector] = {}
         self.holds: Mapping[Key, Hold] = MappingProxyType(self._holds)
+        self.pods: Mapping[Key, BoundPod] = MappingProxyType(self._pods)
 
     # --- nodes
 
@@ -229,7 +232,7 @@ class World:
         if before is not None and (before.row, before.workload) == (row, workload) and before.vector is vector:
             return False
         changed = self.delete_pod(pod.key)
-        bound = _BoundPod(row, vector, workload, pod.metadata.labels.get(names.POD_SET, ""))
+        bound = BoundPod(row, vector, workload, pod.metadata.labels.get(names.POD_SET, ""))
         self._pods[pod.key] = bound
         self.nodes.references[row] += 1
         if workload is not None:
@@ -274,7 +277,7 @@ class World:
                 changed = True
         return changed
 
-    def _count(self, pod: _BoundPod, sign: int) -> None:
+    def _count(self, pod: BoundPod, sign: int) -> None:
         """Charges a pod that no hold covers, or takes that back. One that has a workload would go with that."""
         pod.counted = sign > 0
         rows = np.array([pod.row])
@@ -283,7 +286,7 @@ class World:
         if pod.workload is None:
             add(self.capacity.unheld, pod.vector, rows, amount, -sign)
 
-    def _cover(self, hold: Hold, key: Key, pod: _BoundPod) -> Literal["", "as is", "moved"]:
+    def _cover(self, hold: Hold, key: Key, pod: BoundPod) -> Literal["", "as is", "moved"]:
         """Whether a hold covers this pod ("": it does not), and if a charge has moved to the pod's node for it.
 
         In a domain larger than a host, the pod takes up one of the places that are expected to be filled.
@@ -334,8 +337,10 @@ class World:
         Its pods that are bound within the placements are covered by it and no longer counted by themselves. Returns
         what could not be charged, in words: domains that do not exist (any more).
         """
-        if key in self._holds:
-            self.release(key)
+        self.release(key)
+        uncounted = self._uncounted(key)
+        self.journal.record(lambda: self._count_all_but(key, uncounted))
+        self._count_all_but(key, frozenset())
         problems: list[str] = []
         requests = by_name(pod_sets)
         shares = []
@@ -360,27 +365,35 @@ class World:
         Its pods that are still on nodes count from now on; `with_pods`, for a trial: as if they were gone as well.
         """
         hold = self._holds.get(key)
-        if hold is None:
+        if hold is None and not with_pods:
             return
-        covered = [] if with_pods else [pod for pod in self._pods_of.get(key, {}).values() if not pod.counted]
+        uncounted = self._uncounted(key)
 
         def undo() -> None:
-            for pod in covered:
-                self._count(pod, -1)
-            for share in hold.shares:
-                self._charge_share(share, 1)
-            self._holds[key] = hold
+            self._count_all_but(key, uncounted)
+            if hold is not None:
+                for share in hold.shares:
+                    self._charge_share(share, 1)
+                self._holds[key] = hold
 
         self.journal.record(undo)
-        self._lift(key, with_pods=with_pods)
+        if hold is not None:
+            self._lift(key)
+        self._count_all_but(key, frozenset(self._pods_of.get(key, ())) if with_pods else frozenset())
 
-    def _lift(self, key: Key, *, with_pods: bool = False) -> None:
-        hold = self._holds.pop(key)
-        for share in hold.shares:
+    def _lift(self, key: Key) -> None:
+        for share in self._holds.pop(key).shares:
             self._charge_share(share, -1)
-        for pod in () if with_pods else self._pods_of.get(key, {}).values():
-            if not pod.counted:
-                self._count(pod, 1)
+
+    def _uncounted(self, key: Key) -> frozenset[Key]:
+        """Those pods of a workload that do not count by themselves."""
+        return frozenset(pod_key for pod_key, pod in self._pods_of.get(key, {}).items() if not pod.counted)
+
+    def _count_all_but(self, key: Key, uncounted: frozenset[Key]) -> None:
+        """Lets all pods of a workload count by themselves, but for those named."""
+        for pod_key, pod in self._pods_of.get(key, {}).items():
+            if pod.counted == (pod_key in uncounted):
+                self._count(pod, -1 if pod.counted else 1)
 
     def _share(self, placement: Placement, vector: Vector, problems: list[str]) -> Share:
         share = Share(placement.pod_set, vector)
