@@ -106,7 +106,8 @@ def _checks(state: State, holding: Holding) -> list[str]:
 
 
 def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Grant | Eviction]:
-    lost = [n for n in record.unhealthy if any(d[0][-1:] == (n,) for p in holding.placements for d in p.domains)]
+    current = {p.pod_set: p for p in holding.placements}
+    lost = [n for n in record.unhealthy if any(map(Replacement(n, current).lost, current))]
     if not lost:
         return
     if len(lost) > 1:
@@ -116,7 +117,6 @@ def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Gr
             f"Workload eviction triggered due to multiple TAS assigned node failures, including: {names}",
         )
         return
-    current = {p.pod_set: p for p in holding.placements}
     replacement = Replacement(lost[0], current, lone_pod=record.info.lone_pod)
     found = _place(state, holding, list(current), replacement)
     if isinstance(found, NoPlacement):
