@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -13,32 +12,19 @@ from serried.api import names
 from serried.api.core import Node, Pod, Toleration
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
-from serried.api.quantity import QuantityError, resource_value
 from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
 from serried.model.filters import first_untolerated
 from serried.model.holds import Hold, Share, by_name, reckon
 from serried.model.journal import Journal
-from serried.model.nodes import NAME_FIELD, Nodes, same_for_placement
+from serried.model.nodes import NAME_FIELD, Nodes, allocatable, same_for_placement
 from serried.model.placement import Placement
-from serried.model.pods import readable_requests
+from serried.model.pods import BoundPod, readable_requests
 from serried.model.requests import PodSetRequest
 from serried.model.topology import Tree, build
 
 _TERMINAL: Final = ("Succeeded", "Failed")
 #: Distinct request vectors kept for sharing between pods.
 _VECTORS: Final = 4096
-
-
-@dataclass(slots=True, eq=False)
-class BoundPod:
-    """A pod on a node."""
-
-    row: int
-    vector: Vector
-    workload: Key | None
-    pod_set: str
-    #: it takes capacity by itself; otherwise a hold has taken it already
-    counted: bool = False
 
 
 class World:
@@ -77,11 +63,13 @@ class World:
             if seen is not None and same_for_placement(seen, node):
                 return False
         shadowed = set(self.nodes.shadowed)
-        taints = int(self.nodes.taint_code[row])
+        taints, usable = int(self.nodes.taint_code[row]), bool(self.nodes.usable[row])
         changed = self.nodes.put(row, node)
         if changed or taints != self.nodes.taint_code[row]:
             self._forget(changed, all_trees=shadowed != self.nodes.shadowed)
-        self.capacity.set_allocatable(row, _allocatable(node))
+        self.capacity.set_allocatable(row, allocatable(node))
+        if changed or usable != self.nodes.usable[row]:
+            self._resettle(row)
         return True
 
     def delete_node(self, name: str) -> bool:
@@ -95,6 +83,7 @@ class World:
         if shadowed != self.nodes.shadowed:
             self._trees.clear()
         self.capacity.set_allocatable(row, {})
+        self._resettle(row)
         return True
 
     def _claim(self, name: str) -> int:
@@ -259,11 +248,12 @@ class World:
         if bound.counted:
             self._count(bound, -1)
             return True
-        hold = self._holds.get(bound.workload) if bound.workload is not None else None
+        hold, moved = self._holds.get(bound.workload) if bound.workload is not None else None, False
         for share in hold.shares if hold is not None else ():
             if key in share.landed:
-                share.leave(key)
-        return bound.workload is not None and self._cover_more(bound.workload)
+                domain = share.leave(key)
+                moved = share.wide and self._settle(share, domain)
+        return bound.workload is not None and (self._cover_more(bound.workload) or moved)
 
     def _cover_more(self, workload: Key) -> bool:
         """Lets a hold cover those of its workload's pods that it can. Returns whether that were any."""
@@ -301,20 +291,53 @@ class World:
             source = share.land(key, domain, pod.row)
             if source == pod.row:
                 return "as is"
-            self._move(share, source, pod.row)
+            self._shift(share, source, -1)
+            self._shift(share, pod.row, 1)
             return "moved"
         return ""
 
-    def _move(self, share: Share, source: int, target: int) -> None:
-        """Brings the arrays in line after the charge of one pod of a share went from one row to another."""
-        for row, now, before in (
-            (source, share.charged.get(source, 0), share.charged.get(source, 0) + 1),
-            (target, share.charged[target], share.charged[target] - 1),
-        ):
-            rows = np.array([row])
-            add(self.capacity.free, share.vector, rows, amounts(share.vector, np.array([before])), 1)
-            add(self.capacity.free, share.vector, rows, amounts(share.vector, np.array([now])), -1)
-            self.nodes.references[row] += (now > 0) - (before > 0)
+    def _shift(self, share: Share, row: int, pods: int) -> None:
+        """Charges so many pods of a share more (or fewer) to a row."""
+        before = share.charged.get(row, 0)
+        share.charged[row] = now = before + pods
+        if not now:
+            del share.charged[row]
+        rows = np.array([row])
+        change = amounts(share.vector, np.array([now])) - amounts(share.vector, np.array([before]))
+        add(self.capacity.free, share.vector, rows, change, -1)
+        self.nodes.references[row] += (now > 0) - (before > 0)
+
+    def _resettle(self, row: int) -> None:
+        """A node has opened, closed, or gone to another domain: pods expected in domains of its old and new labels are
+        reckoned on nodes where they can still go."""
+        labels = self.nodes.last_labels(row)
+        for share in (share for hold in self._holds.values() if hold.wide for share in hold.shares if share.wide):
+            here = share.domains.get(tuple(labels.get(level, "") for level in share.levels))
+            for domain, expected in enumerate(share.expected):
+                if domain == here or row in expected:
+                    self._settle(share, domain)
+
+    def _settle(self, share: Share, domain: int) -> bool:
+        """Moves what is charged for expected pods of a domain from nodes that are closed, or not in it any more, to
+        others in it, if there are any. Returns whether anything was moved."""
+        expected = share.expected[domain]
+        if not expected:
+            return False
+        tree = self._tree(share.levels, share.node_labels)
+        leaf = tree.leaf(list(share.domains)[domain])
+        rows = tree.leaf_rows(leaf) if leaf is not None else np.zeros(0, dtype=np.int64)
+        rows = rows[self.nodes.usable[rows]]
+        strays = expected.keys() - set(rows.tolist())
+        if not strays or not len(rows):
+            return False
+        pods = 0
+        for row in strays:
+            pods += expected[row]
+            self._shift(share, row, -expected.pop(row))
+        for row, count in self._reckoned(share.vector, rows, pods).items():
+            expected[row] = expected.get(row, 0) + count
+            self._shift(share, row, count)
+        return True
 
     def has_pods(self, workload: Key) -> bool:
         """Whether any pod of a workload is still on a node."""
@@ -403,7 +426,8 @@ class World:
         # However it was written, a host is known by its hostname alone.
         share.levels = (names.HOSTNAME,) if hosts else placement.levels
         flavor = self.flavors.get(placement.flavor)
-        tree = None if hosts else self._tree(placement.levels, {} if flavor is None else flavor.spec.node_labels)
+        share.node_labels = {} if flavor is None else flavor.spec.node_labels
+        tree = None if hosts else self._tree(placement.levels, share.node_labels)
         for values, count in placement.domains:
             count = min(max(count, 0), UNLIMITED)
             if tree is None:
@@ -469,14 +493,3 @@ class World:
     def resources(self) -> Iterator[tuple[str, int]]:
         """The resources that have a line in the arrays, and which."""
         return iter(self.capacity.lines.items())
-
-
-def _allocatable(node: Node) -> dict[str, int]:
-    """What a node has; what cannot be read it has none of."""
-    found = {}
-    for name, quantity in node.status.allocatable.items():
-        try:
-            found[name] = resource_value(name, quantity)
-        except QuantityError:
-            found[name] = 0
-    return found
