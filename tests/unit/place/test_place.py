@@ -482,6 +482,17 @@ def test_balanced_spreads_evenly() -> None:
     assert sorted(places(place(world, "gpu", wish, options=PlaceOptions(balanced=True))).values()) == [3, 3, 4]
 
 
+def test_balanced_gives_up_where_there_is_too_much_to_choose_from() -> None:
+    """A million pods on a thousand nodes: a selection among them would take gigabytes."""
+    world = racks(keys=(HOSTNAME,))
+    for i in range(1000):
+        world.set_node(node(f"n{i:03}", allocatable={GPU: "1000", "pods": "1000"}))
+    wish = [workers(10**6, 1, preferred=HOSTNAME)]
+    balanced = place(world, "gpu", wish, options=PlaceOptions(balanced=True))
+    assert balanced == place(world, "gpu", wish)
+    assert set(places(balanced).values()) == {1000}
+
+
 def test_options_are_read_by_the_names_of_feature_gates() -> None:
     assert PlaceOptions.from_gates({}) == PlaceOptions()
     gates = {"TASBalancedPlacement": True, "TASProfileMixed": False, "SomethingElse": True}
