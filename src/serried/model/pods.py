@@ -39,6 +39,11 @@ class BoundPod:
     #: it takes capacity by itself; otherwise a hold has taken it already
     counted: bool = False
 
+    @property
+    def takes(self) -> tuple[object, ...]:
+        """What it takes, where, and for whom."""
+        return self.row, self.vector, self.workload, self.pod_set
+
 
 def pod_requests(spec: PodSpec) -> dict[str, int]:
     """Effective requests of one pod: cpu in millicores, everything else in units, held at 2**63 - 1.

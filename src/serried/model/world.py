@@ -70,6 +70,11 @@ class World:
         self.capacity.set_allocatable(row, allocatable(node))
         if changed or usable != self.nodes.usable[row]:
             self._resettle(row)
+        if changed and self.nodes.references[row]:
+            # It may belong to a domain now in which pods that it has already are expected.
+            for key, hold in self._holds.items():
+                if any(not changed.isdisjoint(share.levels) for share in hold.shares):
+                    self._cover_more(key)
         return True
 
     def delete_node(self, name: str) -> bool:
@@ -217,11 +222,11 @@ class World:
         vector = self._vector(readable_requests(pod.spec))
         owner = pod.metadata.annotations.get(names.WORKLOAD)
         workload = (pod.metadata.namespace, owner) if owner else None
+        bound = BoundPod(row, vector, workload, pod.metadata.labels.get(names.POD_SET, ""))
         before = self._pods.get(pod.key)
-        if before is not None and (before.row, before.workload) == (row, workload) and before.vector is vector:
+        if before is not None and before.takes == bound.takes:
             return False
         changed = self.delete_pod(pod.key)
-        bound = BoundPod(row, vector, workload, pod.metadata.labels.get(names.POD_SET, ""))
         self._pods[pod.key] = bound
         self.nodes.references[row] += 1
         if workload is not None:

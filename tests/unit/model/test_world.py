@@ -324,6 +324,25 @@ def test_pods_of_a_rack_that_is_closed_are_reckoned_on_the_first_node_that_opens
     validate(world)
 
 
+def test_a_pod_is_covered_as_soon_as_its_node_is_in_the_domain_where_it_is_expected() -> None:
+    world = racks(2, keys=(BLOCK, RACK))
+    world.hold(WL, [in_racks(("b0-r0", 1))], [workers(1, gpus=2)])
+    world.set_node(node("b0-r0-n1", labels=IN_RACK | {RACK: "r9"}))
+    assert world.set_pod(pod("p0", "b0-r0-n1", {GPU: "2"}, workload="train"))
+    assert (free(world, "b0-r0-n0"), free(world, "b0-r0-n1")) == (6, 6)
+    world.set_node(node("b0-r0-n1", labels=IN_RACK))
+    assert (free(world, "b0-r0-n0"), free(world, "b0-r0-n1")) == (8, 6)
+
+
+def test_a_pod_that_is_said_to_be_of_another_pod_set_is_looked_at_anew() -> None:
+    world = racks(1)
+    world.hold(WL, [on_hosts(("b0-r0-n0", 1))], [workers(1)])
+    assert world.set_pod(pod("p0", "b0-r0-n0", {GPU: "2"}, workload="train", pod_set="launcher"))
+    assert free(world, "b0-r0-n0") == 4
+    world.set_pod(pod("p0", "b0-r0-n0", {GPU: "2"}, workload="train", pod_set="main"))
+    assert free(world, "b0-r0-n0") == 6
+
+
 # --- the journal
 
 
