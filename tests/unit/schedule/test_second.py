@@ -187,6 +187,18 @@ def test_partial_admission_takes_as_many_as_fit() -> None:
     given.validate()
 
 
+def test_partial_admission_takes_whole_slices() -> None:
+    """Two racks of two nodes with room for two slices of four pods, of the three that are asked for."""
+    given = engine(topology(), flavor("h100", "fabric"), cluster_queue(flavors={"h100": {GPU: 64}}), local_queue())
+    for i in range(4):
+        feed(given, node(f"n{i}", rack=f"r{i // 2}"))
+    slices = {"podSetSliceRequiredTopology": RACK, "podSetSliceSize": 4}
+    feed(given, workload("w", {**pod_set(12, topology=slices, gpu=4), "minCount": 1}))
+    (admit,) = given.cycle(at(0)).decisions
+    assert admit.admission.pod_set_assignments[0].count == 8
+    given.validate()
+
+
 def test_reclaimable_pods_give_back_their_quota() -> None:
     given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}), local_queue())
     pending = workload("w", pod_set(10, cpu=1))
