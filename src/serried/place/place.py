@@ -250,7 +250,7 @@ class _Trial:
             return Room(present, ask.within, masked, free, vector, pods, None, None, score)
         own = self.world.capacity.vector(ask.leader.requests)
         pods, beside, welcome = fits_beside(free, vector, own, tree.leaves)
-        pods = pods * allowed
+        pods, beside = pods * allowed, beside * allowed
         hosts = welcome & _allowed(present, self.mask(tree, ask.leader))
         if ask.within is not None:
             hosts &= ask.within

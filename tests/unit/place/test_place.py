@@ -110,6 +110,12 @@ def test_a_leader_needs_a_node_that_its_own_filters_allow() -> None:
     result = place(world, "gpu", group(workers(1, 8), replace(tolerant, count=3, requests={GPU: 4})))
     assert places(result, 0) in ({"b0-r0-n1": 1}, {"b0-r0-n2": 1})
     assert refused(place(world, "gpu", group(replace(workers(1), node_selector={"disk": "fast"}), tolerant))).fits == 0
+    # Nor do the workers go where only the leader may.
+    result = place(world, "gpu", group(replace(tolerant, count=1), workers(2, 1)))
+    assert not places(result, 1).keys() & {"b0-r0-n0"}
+    world.set_pod(pod("p", "b0-r0-n2", {GPU: "8"}))
+    result = place(world, "gpu", group(replace(tolerant, count=1), workers(1, 8)))
+    assert (places(result, 0), places(result, 1)) == ({"b0-r0-n0": 1}, {"b0-r0-n1": 1})
 
 
 def test_a_group_gets_nodes_when_one_of_its_two_is_bound_by_us() -> None:
