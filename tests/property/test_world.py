@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 from hypothesis import settings
@@ -12,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from serried.api.names import HOSTNAME
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
+from serried.model.validate import validate
 from tests.unit.model.clusters import BLOCK, GPU, RACK, node, pod, racks
 
 NODES = ["n0", "n1", "n2", "n3"]
@@ -79,15 +81,15 @@ class Follows(RuleBasedStateMachine):
         self.world.journal.commit()
         self.held.pop(owner, None)
 
-    @rule(steps=st.lists(st.tuples(owners, st.none() | counts), min_size=1, max_size=4))
-    def trial(self, steps: list[tuple[str, dict[str, int] | None]]) -> None:
+    @rule(steps=st.lists(st.tuples(owners, st.booleans() | counts), min_size=1, max_size=4))
+    def trial(self, steps: list[tuple[str, bool | dict[str, int]]]) -> None:
         capacity, references = self.world.capacity, self.world.nodes.references
         before = [a.copy() for a in (capacity.allocatable, capacity.free, capacity.unheld, references)]
         holds = dict(self.world.holds)
         mark = self.world.journal.checkpoint()
         for owner, wanted in steps:
-            if wanted is None:
-                self.world.release(("default", owner))
+            if isinstance(wanted, bool):
+                self.world.release(("default", owner), with_pods=wanted)
             else:
                 self.hold(owner, wanted)
         self.world.journal.rollback(mark)
@@ -95,13 +97,30 @@ class Follows(RuleBasedStateMachine):
         assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
         assert dict(self.world.holds) == holds
 
+    @rule(going=owners)
+    def with_its_pods_gone(self, going: str) -> None:
+        """For a trial, a workload goes with all its pods, also those that its hold does not cover."""
+        mark = self.world.journal.checkpoint()
+        self.world.release(("default", going), with_pods=True)
+        self.adds_up([owner for owner in WORKLOADS if owner != going])
+        self.hold(going, self.held.get(going, {}))
+        self.adds_up(WORKLOADS)
+        self.world.journal.rollback(mark)
+
+    @invariant()
+    def its_laws_hold(self) -> None:
+        validate(self.world)
+
     @invariant()
     def what_is_free_adds_up(self) -> None:
+        self.adds_up(WORKLOADS)
+
+    def adds_up(self, there: Iterable[str]) -> None:
         for name, gpus in self.nodes.items():
             running = Counter(owner for where, owner in self.pods.values() if where == name)
             held = {owner: self.held.get(owner, {}).get(name, 0) for owner in WORKLOADS}
             # A hold covers as many of its pods as it has; those beyond count by themselves. All of them would go.
-            used = sum(max(held[owner], running[owner]) * each for owner, each in WORKLOADS.items())
+            used = sum(max(held[owner], running[owner]) * WORKLOADS[owner] for owner in there)
             capacity, row = self.world.capacity, self.world.nodes.row_of[name]
             line = capacity.lines[GPU]
             assert capacity.free[line, row] == gpus - used

@@ -18,7 +18,8 @@ from serried.model.topology import Tree
 
 #: Signatures remembered per tree; more are worked out anew.
 _REMEMBERED: Final = 256
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+#: No label value is longer.
+_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +125,9 @@ def _term(nodes: Nodes, term: NodeSelectorTerm) -> Bools:
     for requirement in term.match_expressions:
         keep &= _requirement(nodes, requirement.key, requirement)
     for requirement in term.match_fields:
-        keep &= _requirement(nodes, NAME_FIELD if requirement.key == "metadata.name" else "", requirement)
+        # The only field there is, and the only ways to ask for it.
+        legal = requirement.operator in ("In", "NotIn") and len(requirement.values) == 1
+        keep &= _requirement(nodes, NAME_FIELD, requirement) & (legal and requirement.key == "metadata.name")
     return keep
 
 
@@ -133,17 +136,31 @@ def _requirement(nodes: Nodes, key: str, requirement: LabelSelectorRequirement) 
     column = nodes.column(key)
     values = requirement.values
     match requirement.operator:
-        case "In" | "NotIn":
+        case "In" | "NotIn" if values:
             codes = [column.index[value] for value in values if value in column.index]
             found = np.isin(column.codes, codes)
             return found if requirement.operator == "In" else ~found
-        case "Exists":
+        case "Exists" if not values:
             return column.codes >= 0
-        case "DoesNotExist":
+        case "DoesNotExist" if not values:
             return column.codes < 0
-        case "Gt" | "Lt" if len(values) == 1 and _INTEGER.fullmatch(values[0]):
-            bound = int(values[0])
-            if requirement.operator == "Gt":
-                return column.matching(lambda value: bool(_INTEGER.fullmatch(value)) and int(value) > bound)
-            return column.matching(lambda value: bool(_INTEGER.fullmatch(value)) and int(value) < bound)
+        case "Gt" | "Lt":
+            return column.matching(lambda value: compares(requirement.operator, value, values))
     return np.zeros(len(nodes.names), dtype=np.bool_)
+
+
+def compares(operator: str, found: str, values: Sequence[str]) -> bool:
+    """Whether Gt or Lt holds for a label's value: both are integers of 64 bits."""
+    bound = _integer(values[0]) if len(values) == 1 else None
+    number = _integer(found)
+    if bound is None or number is None:
+        return False
+    return number > bound if operator == "Gt" else number < bound
+
+
+def _integer(text: str) -> int | None:
+    """An integer of 64 bits, as Kubernetes reads one."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None

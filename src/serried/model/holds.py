@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from serried.api.meta import Key
+from serried.api.names import HOSTNAME
 from serried.model.capacity import Bools, Ints, Vector, fits
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
@@ -26,6 +27,8 @@ class Share:
     vector: Vector
     #: labels that name a domain: kubernetes.io/hostname, or those of the topology's levels
     levels: tuple[str, ...] = ()
+    #: labels that all nodes of these domains have: those of the flavor
+    node_labels: Mapping[str, str] = field(default_factory=dict)
     #: values of these labels → index into `expected`
     domains: dict[tuple[str, ...], int] = field(default_factory=dict)
     #: per domain: row → pods charged there that have not been seen
@@ -52,27 +55,26 @@ class Share:
         rows = np.fromiter(self.charged.keys(), dtype=np.int64, count=size)
         return rows, np.fromiter(self.charged.values(), dtype=np.int64, count=size)
 
+    @property
+    def wide(self) -> bool:
+        """Whether its domains are larger than a host."""
+        return bool(self.levels) and self.levels != (HOSTNAME,)
+
     def land(self, pod: Key, domain: int, row: int) -> int:
         """A pod was seen on a node of a domain in which pods are expected. Returns the row where it was charged."""
         expected = self.expected[domain]
         source = row if row in expected else next(reversed(expected))
-        _take(expected, source)
+        expected[source] -= 1
+        if not expected[source]:
+            del expected[source]
         self.landed[pod] = (domain, row)
-        if source != row:
-            _take(self.charged, source)
-            self.charged[row] = self.charged.get(row, 0) + 1
         return source
 
-    def leave(self, pod: Key) -> None:
-        """A pod that had landed is gone: its place is expected to be filled again."""
+    def leave(self, pod: Key) -> int:
+        """A pod that had landed is gone: its place is expected to be filled again. Returns its domain."""
         domain, row = self.landed.pop(pod)
         self.expected[domain][row] = self.expected[domain].get(row, 0) + 1
-
-
-def _take(counts: dict[int, int], row: int) -> None:
-    counts[row] -= 1
-    if not counts[row]:
-        del counts[row]
+        return domain
 
 
 @dataclass(eq=False)
@@ -82,6 +84,11 @@ class Hold:
     placements: tuple[Placement, ...]
     pod_sets: tuple[PodSetRequest, ...]
     shares: tuple[Share, ...]
+    #: some of its domains are larger than a host
+    wide: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wide = any(share.wide for share in self.shares)
 
 
 def reckon(array: Ints, usable: Bools, vector: Vector, rows: Ints, count: int) -> Ints:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from serried.api import names as api_names
 from serried.api.core import Node, Taint
+from serried.api.quantity import QuantityError, resource_value
 from serried.model.capacity import Bools, Ints
 
 Codes = NDArray[np.int32]
@@ -199,3 +200,14 @@ def same_for_placement(a: Node, b: Node) -> bool:
         and a.status.allocatable == b.status.allocatable
         and a.spec.taints == b.spec.taints
     )
+
+
+def allocatable(node: Node) -> dict[str, int]:
+    """What a node has; what cannot be read it has none of."""
+    found: dict[str, int] = {}
+    for name, quantity in node.status.allocatable.items():
+        try:
+            found[name] = resource_value(name, quantity)
+        except QuantityError:
+            found[name] = 0
+    return found

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from serried.api.core import Container, PodSpec, Quantity, ResourceList, ResourceRequirements
+from serried.api.meta import Key
 from serried.api.quantity import LIMIT, QuantityError, resource_value
+from serried.model.capacity import Vector
 
 #: Reads one quantity: (path of the field, resource, quantity) → integer.
 _Read = Callable[[str, str, Quantity], int]
@@ -23,6 +26,23 @@ class RequestError(ValueError):
         self.field = field
         self.found = found
         super().__init__(f"{field}: {problem}")
+
+
+@dataclass(slots=True, eq=False)
+class BoundPod:
+    """A pod on a node."""
+
+    row: int
+    vector: Vector
+    workload: Key | None
+    pod_set: str
+    #: it takes capacity by itself; otherwise a hold has taken it already
+    counted: bool = False
+
+    @property
+    def takes(self) -> tuple[object, ...]:
+        """What it takes, where, and for whom."""
+        return self.row, self.vector, self.workload, self.pod_set
 
 
 def pod_requests(spec: PodSpec) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -13,30 +12,19 @@ from serried.api import names
 from serried.api.core import Node, Pod, Toleration
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
-from serried.api.quantity import QuantityError, resource_value
 from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
 from serried.model.filters import first_untolerated
 from serried.model.holds import Hold, Share, by_name, reckon
 from serried.model.journal import Journal
-from serried.model.nodes import NAME_FIELD, Nodes, same_for_placement
+from serried.model.nodes import NAME_FIELD, Nodes, allocatable, same_for_placement
 from serried.model.placement import Placement
-from serried.model.pods import readable_requests
+from serried.model.pods import BoundPod, readable_requests
 from serried.model.requests import PodSetRequest
 from serried.model.topology import Tree, build
 
 _TERMINAL: Final = ("Succeeded", "Failed")
 #: Distinct request vectors kept for sharing between pods.
 _VECTORS: Final = 4096
-
-
-@dataclass(slots=True, eq=False)
-class _BoundPod:
-    row: int
-    vector: Vector
-    workload: Key | None
-    pod_set: str
-    #: it takes capacity by itself; otherwise a hold has taken it already
-    counted: bool = False
 
 
 class World:
@@ -54,12 +42,13 @@ class World:
         self.topologies: dict[str, Topology] = {}
         self.flavors: dict[str, ResourceFlavor] = {}
         self._trees: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], Tree] = {}
-        self._pods: dict[Key, _BoundPod] = {}
+        self._pods: dict[Key, BoundPod] = {}
         #: workload → its bound pods
-        self._pods_of: dict[Key, dict[Key, _BoundPod]] = {}
+        self._pods_of: dict[Key, dict[Key, BoundPod]] = {}
         self._holds: dict[Key, Hold] = {}
         self._vectors: dict[tuple[tuple[str, int], ...], Vector] = {}
         self.holds: Mapping[Key, Hold] = MappingProxyType(self._holds)
+        self.pods: Mapping[Key, BoundPod] = MappingProxyType(self._pods)
 
     # --- nodes
 
@@ -74,11 +63,18 @@ class World:
             if seen is not None and same_for_placement(seen, node):
                 return False
         shadowed = set(self.nodes.shadowed)
-        taints = int(self.nodes.taint_code[row])
+        taints, usable = int(self.nodes.taint_code[row]), bool(self.nodes.usable[row])
         changed = self.nodes.put(row, node)
         if changed or taints != self.nodes.taint_code[row]:
             self._forget(changed, all_trees=shadowed != self.nodes.shadowed)
-        self.capacity.set_allocatable(row, _allocatable(node))
+        self.capacity.set_allocatable(row, allocatable(node))
+        if changed or usable != self.nodes.usable[row]:
+            self._resettle(row)
+        if changed and self.nodes.references[row]:
+            # It may belong to a domain now in which pods that it has already are expected.
+            for key, hold in self._holds.items():
+                if any(not changed.isdisjoint(share.levels) for share in hold.shares):
+                    self._cover_more(key)
         return True
 
     def delete_node(self, name: str) -> bool:
@@ -92,6 +88,7 @@ class World:
         if shadowed != self.nodes.shadowed:
             self._trees.clear()
         self.capacity.set_allocatable(row, {})
+        self._resettle(row)
         return True
 
     def _claim(self, name: str) -> int:
@@ -225,11 +222,11 @@ class World:
         vector = self._vector(readable_requests(pod.spec))
         owner = pod.metadata.annotations.get(names.WORKLOAD)
         workload = (pod.metadata.namespace, owner) if owner else None
+        bound = BoundPod(row, vector, workload, pod.metadata.labels.get(names.POD_SET, ""))
         before = self._pods.get(pod.key)
-        if before is not None and (before.row, before.workload) == (row, workload) and before.vector is vector:
+        if before is not None and before.takes == bound.takes:
             return False
         changed = self.delete_pod(pod.key)
-        bound = _BoundPod(row, vector, workload, pod.metadata.labels.get(names.POD_SET, ""))
         self._pods[pod.key] = bound
         self.nodes.references[row] += 1
         if workload is not None:
@@ -256,11 +253,12 @@ class World:
         if bound.counted:
             self._count(bound, -1)
             return True
-        hold = self._holds.get(bound.workload) if bound.workload is not None else None
+        hold, moved = self._holds.get(bound.workload) if bound.workload is not None else None, False
         for share in hold.shares if hold is not None else ():
             if key in share.landed:
-                share.leave(key)
-        return bound.workload is not None and self._cover_more(bound.workload)
+                domain = share.leave(key)
+                moved = share.wide and self._settle(share, domain)
+        return bound.workload is not None and (self._cover_more(bound.workload) or moved)
 
     def _cover_more(self, workload: Key) -> bool:
         """Lets a hold cover those of its workload's pods that it can. Returns whether that were any."""
@@ -274,7 +272,7 @@ class World:
                 changed = True
         return changed
 
-    def _count(self, pod: _BoundPod, sign: int) -> None:
+    def _count(self, pod: BoundPod, sign: int) -> None:
         """Charges a pod that no hold covers, or takes that back. One that has a workload would go with that."""
         pod.counted = sign > 0
         rows = np.array([pod.row])
@@ -283,7 +281,7 @@ class World:
         if pod.workload is None:
             add(self.capacity.unheld, pod.vector, rows, amount, -sign)
 
-    def _cover(self, hold: Hold, key: Key, pod: _BoundPod) -> Literal["", "as is", "moved"]:
+    def _cover(self, hold: Hold, key: Key, pod: BoundPod) -> Literal["", "as is", "moved"]:
         """Whether a hold covers this pod ("": it does not), and if a charge has moved to the pod's node for it.
 
         In a domain larger than a host, the pod takes up one of the places that are expected to be filled.
@@ -298,20 +296,53 @@ class World:
             source = share.land(key, domain, pod.row)
             if source == pod.row:
                 return "as is"
-            self._move(share, source, pod.row)
+            self._shift(share, source, -1)
+            self._shift(share, pod.row, 1)
             return "moved"
         return ""
 
-    def _move(self, share: Share, source: int, target: int) -> None:
-        """Brings the arrays in line after the charge of one pod of a share went from one row to another."""
-        for row, now, before in (
-            (source, share.charged.get(source, 0), share.charged.get(source, 0) + 1),
-            (target, share.charged[target], share.charged[target] - 1),
-        ):
-            rows = np.array([row])
-            add(self.capacity.free, share.vector, rows, amounts(share.vector, np.array([before])), 1)
-            add(self.capacity.free, share.vector, rows, amounts(share.vector, np.array([now])), -1)
-            self.nodes.references[row] += (now > 0) - (before > 0)
+    def _shift(self, share: Share, row: int, pods: int) -> None:
+        """Charges so many pods of a share more (or fewer) to a row."""
+        before = share.charged.get(row, 0)
+        share.charged[row] = now = before + pods
+        if not now:
+            del share.charged[row]
+        rows = np.array([row])
+        change = amounts(share.vector, np.array([now])) - amounts(share.vector, np.array([before]))
+        add(self.capacity.free, share.vector, rows, change, -1)
+        self.nodes.references[row] += (now > 0) - (before > 0)
+
+    def _resettle(self, row: int) -> None:
+        """A node has opened, closed, or gone to another domain: pods expected in domains of its old and new labels are
+        reckoned on nodes where they can still go."""
+        labels = self.nodes.last_labels(row)
+        for share in (share for hold in self._holds.values() if hold.wide for share in hold.shares if share.wide):
+            here = share.domains.get(tuple(labels.get(level, "") for level in share.levels))
+            for domain, expected in enumerate(share.expected):
+                if domain == here or row in expected:
+                    self._settle(share, domain)
+
+    def _settle(self, share: Share, domain: int) -> bool:
+        """Moves what is charged for expected pods of a domain from nodes that are closed, or not in it any more, to
+        others in it, if there are any. Returns whether anything was moved."""
+        expected = share.expected[domain]
+        if not expected:
+            return False
+        tree = self._tree(share.levels, share.node_labels)
+        leaf = tree.leaf(list(share.domains)[domain])
+        rows = tree.leaf_rows(leaf) if leaf is not None else np.zeros(0, dtype=np.int64)
+        rows = rows[self.nodes.usable[rows]]
+        strays = expected.keys() - set(rows.tolist())
+        if not strays or not len(rows):
+            return False
+        pods = 0
+        for row in strays:
+            pods += expected[row]
+            self._shift(share, row, -expected.pop(row))
+        for row, count in self._reckoned(share.vector, rows, pods).items():
+            expected[row] = expected.get(row, 0) + count
+            self._shift(share, row, count)
+        return True
 
     def has_pods(self, workload: Key) -> bool:
         """Whether any pod of a workload is still on a node."""
@@ -334,8 +365,10 @@ class World:
         Its pods that are bound within the placements are covered by it and no longer counted by themselves. Returns
         what could not be charged, in words: domains that do not exist (any more).
         """
-        if key in self._holds:
-            self.release(key)
+        self.release(key)
+        uncounted = self._uncounted(key)
+        self.journal.record(lambda: self._count_all_but(key, uncounted))
+        self._count_all_but(key, frozenset())
         problems: list[str] = []
         requests = by_name(pod_sets)
         shares = []
@@ -360,27 +393,35 @@ class World:
         Its pods that are still on nodes count from now on; `with_pods`, for a trial: as if they were gone as well.
         """
         hold = self._holds.get(key)
-        if hold is None:
+        if hold is None and not with_pods:
             return
-        covered = [] if with_pods else [pod for pod in self._pods_of.get(key, {}).values() if not pod.counted]
+        uncounted = self._uncounted(key)
 
         def undo() -> None:
-            for pod in covered:
-                self._count(pod, -1)
-            for share in hold.shares:
-                self._charge_share(share, 1)
-            self._holds[key] = hold
+            self._count_all_but(key, uncounted)
+            if hold is not None:
+                for share in hold.shares:
+                    self._charge_share(share, 1)
+                self._holds[key] = hold
 
         self.journal.record(undo)
-        self._lift(key, with_pods=with_pods)
+        if hold is not None:
+            self._lift(key)
+        self._count_all_but(key, frozenset(self._pods_of.get(key, ())) if with_pods else frozenset())
 
-    def _lift(self, key: Key, *, with_pods: bool = False) -> None:
-        hold = self._holds.pop(key)
-        for share in hold.shares:
+    def _lift(self, key: Key) -> None:
+        for share in self._holds.pop(key).shares:
             self._charge_share(share, -1)
-        for pod in () if with_pods else self._pods_of.get(key, {}).values():
-            if not pod.counted:
-                self._count(pod, 1)
+
+    def _uncounted(self, key: Key) -> frozenset[Key]:
+        """Those pods of a workload that do not count by themselves."""
+        return frozenset(pod_key for pod_key, pod in self._pods_of.get(key, {}).items() if not pod.counted)
+
+    def _count_all_but(self, key: Key, uncounted: frozenset[Key]) -> None:
+        """Lets all pods of a workload count by themselves, but for those named."""
+        for pod_key, pod in self._pods_of.get(key, {}).items():
+            if pod.counted == (pod_key in uncounted):
+                self._count(pod, -1 if pod.counted else 1)
 
     def _share(self, placement: Placement, vector: Vector, problems: list[str]) -> Share:
         share = Share(placement.pod_set, vector)
@@ -390,7 +431,8 @@ class World:
         # However it was written, a host is known by its hostname alone.
         share.levels = (names.HOSTNAME,) if hosts else placement.levels
         flavor = self.flavors.get(placement.flavor)
-        tree = None if hosts else self._tree(placement.levels, {} if flavor is None else flavor.spec.node_labels)
+        share.node_labels = {} if flavor is None else flavor.spec.node_labels
+        tree = None if hosts else self._tree(placement.levels, share.node_labels)
         for values, count in placement.domains:
             count = min(max(count, 0), UNLIMITED)
             if tree is None:
@@ -456,14 +498,3 @@ class World:
     def resources(self) -> Iterator[tuple[str, int]]:
         """The resources that have a line in the arrays, and which."""
         return iter(self.capacity.lines.items())
-
-
-def _allocatable(node: Node) -> dict[str, int]:
-    """What a node has; what cannot be read it has none of."""
-    found = {}
-    for name, quantity in node.status.allocatable.items():
-        try:
-            found[name] = resource_value(name, quantity)
-        except QuantityError:
-            found[name] = 0
-    return found

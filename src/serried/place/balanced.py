@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +19,10 @@ from serried.model.capacity import Bools, Ints
 from serried.place.choose import Filled, in_leader_order, in_order, sort
 from serried.place.counts import Counts, Span, count_up
 from serried.place.search import Leaves, Search, below_slices, children_of, divide_each
+
+#: States that a selection may go through: about a quarter of a second. Beyond that there are hundreds of domains to
+#: choose hundreds from, and best fit does as well.
+_MOST_STEPS: Final = 10**9
 
 
 @dataclass(eq=False)
@@ -226,7 +231,8 @@ def _by_entropy(search: Search, candidate: _Candidate) -> Ints:
 
 
 def _select(search: Search, counts: Counts, listed: Ints) -> Ints | None:
-    """The fewest domains that hold everything, with the least room to spare; None if all together do not.
+    """The fewest domains that hold everything, with the least room to spare; None if all together do not, or if there
+    are too many to choose from.
 
     Dynamic programming over the domains in the order of the list. A state is (domains taken, leaders left, pods left);
     the first way to a state is the one that is kept.
@@ -241,6 +247,8 @@ def _select(search: Search, counts: Counts, listed: Ints) -> Ints | None:
     offset = n * most  # of 0 pods left
     width = offset + pods + 1
     planes = 2 if search.leader else 1
+    if (n + 1) * planes * width * len(usable) > _MOST_STEPS:
+        return None
     reached = np.zeros((n + 1, planes, width), dtype=np.bool_)
     by = np.full((n + 1, planes, width), -1, dtype=np.int64)
     hosting = np.zeros((n + 1, planes, width), dtype=np.bool_)

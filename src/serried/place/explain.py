@@ -41,8 +41,12 @@ def explain(search: Search, room: Room, unfit: Unfit, pod_set: str, topology: st
     best: tuple[str, ...] = ()
     leaves = slice(None)
     counts = search.counts[unfit.level]
-    if together and unfit.fits:
-        first = int(in_leader_order(counts, np.arange(len(counts.pods)), search.best_fit)[0])
+    first = int(in_leader_order(counts, np.arange(len(counts.pods)), search.best_fit)[0])
+    fits = unfit.fits
+    if together and search.leader:
+        # In the text, as in Kueue, it is what fits without the leader.
+        fits = int(counts.slices_with_leader[first]) if counts.leader[first] else 0
+    if together and fits:
         best = tree.path(unfit.level, first)
         low, high = first, first + 1
         for level in tree.levels[unfit.level : -1]:
@@ -53,8 +57,9 @@ def explain(search: Search, room: Room, unfit: Unfit, pod_set: str, topology: st
         _message(search, room, unfit, topology, count, excluded),
         level=tree.keys[unfit.level],
         needed=search.need,
-        fits=unfit.fits,
+        fits=fits,
         slice_size=wish.size,
+        beside_leader=search.leader,
         best_domain=best,
         total_nodes=int(room.present.sum()),
         excluded=excluded,

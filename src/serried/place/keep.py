@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
-from serried.model.capacity import Bools
+from serried.api.names import HOSTNAME
+from serried.model.capacity import Bools, Ints
 from serried.model.placement import Domain, Placement
 from serried.model.topology import Tree
 from serried.place.counts import Span
@@ -25,16 +27,34 @@ class Replacement:
     #: the workload is one Pod by itself, which cannot move
     lone_pod: bool = False
 
+    def kept(self, pod_set: str) -> tuple[Domain, ...]:
+        """The places of a pod set that are not lost."""
+        current = self.current.get(pod_set)
+        return tuple(d for d in current.domains if not self._is_lost(current, d)) if current is not None else ()
 
-def gap(tree: Tree, wish: Wish, kept: Sequence[Domain], lost: int) -> tuple[Wish, Bools | None]:
-    """How to look for `lost` pods beside the kept ones: by which wish, and within which leaves (None: anywhere).
+    def lost(self, pod_set: str) -> int:
+        """How many pods of a pod set have lost their place."""
+        current = self.current.get(pod_set)
+        return sum(d[1] for d in current.domains if self._is_lost(current, d)) if current is not None else 0
+
+    def _is_lost(self, placement: Placement, domain: Domain) -> bool:
+        return placement.levels[-1:] == (HOSTNAME,) and domain[0][-1:] == (self.unhealthy,)
+
+
+#: (level, size) of layers of slices, outermost first
+Layers = Sequence[tuple[int, int]]
+
+
+def gap(
+    tree: Tree, wish: Wish, kept: Sequence[Domain], beside: Sequence[Domain], lost: int
+) -> tuple[Wish, Layers, Bools | None]:
+    """How to look for `lost` pods beside the kept ones: by which wish, and within which leaves (None: anywhere); and
+    the layers whose slices must come out whole, whatever the wish says of them.
 
     A slice that was broken is made whole where it is. Otherwise the pods have only to stay together at the level that
-    is required.
+    is required: with the kept ones, or if there are none, with those of their group (`beside`).
     """
-    if not kept:
-        return wish, None
-    broken = [(level, size) for level, size in wish.layers if lost % size]
+    broken = [(level, size) for level, size in wish.layers if lost % size] if kept else []
     if broken and lost % wish.size:
         level, size = broken[-1]
         pods: dict[int, int] = {}
@@ -43,17 +63,35 @@ def gap(tree: Tree, wish: Wish, kept: Sequence[Domain], lost: int) -> tuple[Wish
             pods[domain] = pods.get(domain, 0) + count
         domain = next((d for d in sorted(pods) if (pods[d] + lost) % size == 0), -1)
         if domain < 0:
-            return wish, None
+            return wish, (), None
         whole = [layer for layer in wish.layers if lost % layer[1] == 0]
-        return _with_layers(tree, wish, whole[-1:]), _leaves(tree, level, domain)
-    if wish.mode == "required":
-        return wish, _leaves(tree, wish.level, _ancestor(tree, kept[0][0], wish.level))
-    return wish, None
+        # As in Kueue, the innermost one goes first: it does for all, nearly always.
+        return sliced(tree, wish, whole[-1:]), whole, _leaves(tree, level, domain)
+    anchor = (*kept, *beside)
+    if wish.mode == "required" and anchor:
+        return wish, (), _leaves(tree, wish.level, _ancestor(tree, anchor[0][0], wish.level))
+    return wish, (), None
 
 
-def _with_layers(tree: Tree, wish: Wish, layers: Sequence[tuple[int, int]]) -> Wish:
+def are_whole(tree: Tree, layers: Layers, leaves: Ints, pods: Ints) -> bool:
+    """Whether each domain of each layer's level gets a multiple of the layer's size."""
+    for level, size in layers:
+        number = np.zeros(tree.leaves, dtype=np.int64)
+        number[leaves] = pods
+        for above in reversed(tree.levels[level:-1]):
+            number = np.add.reduceat(number, above.children[:-1])
+        if (number % size).any():
+            return False
+    return True
+
+
+def sliced(tree: Tree, wish: Wish, layers: Layers) -> Wish:
+    """The wish with these layers of slices."""
     slice_level, size = layers[0] if layers else (len(tree.levels) - 1, 1)
-    return replace(wish, size=size, slice_level=slice_level, layers=tuple(layers), inner=(0,) * len(tree.levels))
+    inner = [0] * len(tree.levels)
+    for (above, _), (here, inner_size) in pairwise(layers):
+        inner[above + 1 : here + 1] = [inner_size] * (here - above)
+    return replace(wish, size=size, slice_level=slice_level, layers=tuple(layers), inner=tuple(inner))
 
 
 def _ancestor(tree: Tree, values: Sequence[str], level: int) -> int:

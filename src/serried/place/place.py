@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from serried.model.capacity import UNLIMITED, Bools, Ints, fits, fits_beside
-from serried.model.filters import mask
+from serried.model.filters import Mask, mask
 from serried.model.placement import Domain, Placement
 from serried.model.requests import PodSetRequest
 from serried.model.topology import Tree
@@ -18,7 +18,7 @@ from serried.model.world import World
 from serried.place.balanced import place_balanced
 from serried.place.counts import count_up
 from serried.place.explain import Room, explain
-from serried.place.keep import Replacement, cut, gap, merge
+from serried.place.keep import Replacement, are_whole, cut, gap, merge, sliced
 from serried.place.optimal import LimitReached, place_optimal
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.place.result import NoPlacement
@@ -61,7 +61,7 @@ def place(
         result = _Trial(world, flavor, options, assume_empty, replacement, previous).place(pod_sets)
     finally:
         world.journal.rollback(mark)
-    if isinstance(result, NoPlacement) and not assume_empty and not result.field:
+    if isinstance(result, NoPlacement) and not assume_empty and not result.field and replacement is None:
         empty = place(
             world,
             flavor,
@@ -69,7 +69,6 @@ def place(
             # Whether it fits is the same for all algorithms.
             options=replace(options, optimal=False),
             assume_empty=True,
-            replacement=replacement,
             previous=previous,
         )
         if isinstance(empty, NoPlacement):
@@ -117,7 +116,7 @@ class _Trial:
 
     def place(self, pod_sets: Sequence[PodSetRequest]) -> list[Placement] | NoPlacement:
         placed: dict[int, Placement] = {}
-        groups = [[i] for i in range(len(pod_sets))] if self.replacement is not None else _groups(pod_sets)
+        groups = _groups(pod_sets)
         for group in groups:
             self.more_to_place = group is not groups[-1]
             for i in group:
@@ -151,31 +150,36 @@ class _Trial:
         self, workers: PodSetRequest, leader: PodSetRequest | None, name: str
     ) -> tuple[Placement, Placement] | NoPlacement:
         """Places one pod set and its leader. Without a leader its placement is returned twice."""
-        tree = self.world.tree(self.flavor, bound_by_us=workers.bound_by_us)
+        bound_by_us = workers.bound_by_us or (leader is not None and leader.bound_by_us)
+        tree = self.world.tree(self.flavor, bound_by_us=bound_by_us)
         if tree is None:
-            if workers.topology is not None or workers.bound_by_us or self.flavor not in self.world.flavors:
+            if workers.topology is not None or bound_by_us or self.flavor not in self.world.flavors:
                 return NoPlacement(name, self.no_levels(), field="topologyRequest")
             return self.nowhere(workers), self.nowhere(workers if leader is None else leader)
         try:
             wish = read_wish(workers.topology, tree.keys)
         except WishError as error:
             return NoPlacement(name, str(error), field=error.field)
+        ask = _Ask(tree, wish, workers, leader, workers.count, name)
         if self.replacement is not None and workers.name in self.replacement.current:
-            return self.replace_lost(_Ask(tree, wish, workers, None, 0, name), self.replacement)
+            return self.replace_lost(ask, self.replacement)
         if workers.count % wish.size:
             text = f"the number of pods, {workers.count}, is not a multiple of the slice size {wish.size}"
             return NoPlacement(name, text, field="count")
         if not workers.count:
             return self.nowhere(workers), self.nowhere(workers)
-        ask = _Ask(tree, wish, workers, leader, workers.count, name)
         scaled = self.scale(ask)
         if scaled is not None:
             return scaled
+        return self.afresh(ask)
+
+    def afresh(self, ask: _Ask) -> tuple[Placement, Placement] | NoPlacement:
         leaves = self.search(ask)
         if isinstance(leaves, NoPlacement):
             return leaves
-        placement = replace(self.charge(tree, workers, leaves.leaves, leaves.pods), fallback=leaves.fallback)
-        return placement, placement if leader is None else self.charge_leader(tree, leader, leaves.leader)
+        placement = self.charge(ask.tree, ask.workers, leaves.leaves, leaves.pods)
+        placement = replace(placement, fallback=leaves.fallback)
+        return placement, placement if ask.leader is None else self.charge_leader(ask.tree, ask.leader, leaves.leader)
 
     def nowhere(self, pod_set: PodSetRequest) -> Placement:
         """The placement of a pod set that has no pods to place, or whose places are not to be named."""
@@ -232,11 +236,9 @@ class _Trial:
         """What fits on each leaf now."""
         tree, nodes, workers = ask.tree, self.world.nodes, ask.workers
         present = tree.present(nodes.usable)
-        allowed, masked, score = present, None, None
-        if tree.host:
-            tolerations = (*workers.tolerations, *self.world.flavors[self.flavor].spec.tolerations)
-            masked = mask(nodes, tree, tolerations, workers.node_selector, workers.node_affinity)
-            allowed = present & masked.allowed
+        masked = self.mask(tree, workers)
+        allowed = _allowed(present, masked)
+        score = None
         if self.options.preferred_affinity:
             score = np.zeros(tree.leaves, dtype=np.int64) if masked is None else np.where(allowed, masked.score, 0)
         if ask.within is not None:
@@ -248,9 +250,19 @@ class _Trial:
             return Room(present, ask.within, masked, free, vector, pods, None, None, score)
         own = self.world.capacity.vector(ask.leader.requests)
         pods, beside, welcome = fits_beside(free, vector, own, tree.leaves)
-        pods, hosts = pods * allowed, welcome & allowed
+        pods, beside = pods * allowed, beside * allowed
+        hosts = welcome & _allowed(present, self.mask(tree, ask.leader))
+        if ask.within is not None:
+            hosts &= ask.within
         with_leader = np.where(hosts, beside, pods)
         return Room(present, ask.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
+
+    def mask(self, tree: Tree, pod_set: PodSetRequest) -> Mask | None:
+        """What the filters say of the leaves; None where they are not asked, since the leaves are not hosts."""
+        if not tree.host:
+            return None
+        tolerations = (*pod_set.tolerations, *self.world.flavors[self.flavor].spec.tolerations)
+        return mask(self.world.nodes, tree, tolerations, pod_set.node_selector, pod_set.node_affinity)
 
     def charge(self, tree: Tree, pod_set: PodSetRequest, leaves: Ints, pods: Ints) -> Placement:
         """Charges pods to leaves for the pod sets that follow, if there are any, and words the placement."""
@@ -289,31 +301,50 @@ class _Trial:
     # --- keeping places
 
     def replace_lost(self, ask: _Ask, replacement: Replacement) -> tuple[Placement, Placement] | NoPlacement:
-        """New places for the pods that were on the failed node."""
-        tree, pod_set = ask.tree, ask.workers
-        current = replacement.current[pod_set.name]
-        kept = tuple(d for d in current.domains if d[0][-1:] != (replacement.unhealthy,))
-        lost = sum(count for _, count in current.domains) - sum(count for _, count in kept)
-        if lost <= 0 or (replacement.lone_pod and self.options.keep_lone_pods):
-            return current, current
-        stale = self.missing(tree, kept)
+        """New places for those pods of a group that were on the failed node: its workers first, then its leader."""
+        workers, leader = ask.workers, ask.leader
+        if replacement.lone_pod and self.options.keep_lone_pods:
+            return replacement.current[workers.name], replacement.current[workers.name]
+        lead = () if leader is None else replacement.kept(leader.name)
+        lost = replacement.lost(workers.name)
+        if leader is not None and replacement.lost(leader.name) and lost and not replacement.kept(workers.name):
+            return self.afresh(_without(replace(ask, count=lost), replacement.unhealthy))
+        found = self.replace_lost_of(ask, replacement, workers, ask.wish, lead)
+        if leader is None or isinstance(found, NoPlacement):
+            return found if isinstance(found, NoPlacement) else (found, found)
+        # Of the request, which is the workers', slices are no matter of the leader's.
+        single = sliced(ask.tree, ask.wish, ())
+        leads = self.replace_lost_of(ask, replacement, leader, single, found.domains)
+        return leads if isinstance(leads, NoPlacement) else (found, leads)
+
+    def replace_lost_of(
+        self, ask: _Ask, replacement: Replacement, pod_set: PodSetRequest, wish: Wish, beside: Sequence[Domain]
+    ) -> Placement | NoPlacement:
+        """New places for the lost pods of one pod set. `beside`: where the rest of its group is."""
+        tree, kept, lost = ask.tree, replacement.kept(pod_set.name), replacement.lost(pod_set.name)
+        if lost <= 0:
+            return replacement.current.get(pod_set.name) or self.nowhere(pod_set)
+        stale = self.missing(tree, (*kept, *beside))
         if stale is not None:
             return NoPlacement(
                 ask.name,
                 "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the "
                 f"stale domain {stale}",
             )
-        wish, within = gap(tree, ask.wish, kept, lost)
+        wish, whole, within = gap(tree, wish, kept, beside, lost)
         if lost % wish.size:
             return NoPlacement(
                 ask.name, f"cannot find replacement assignment for unhealthy node: {replacement.unhealthy}"
             )
-        found = self.search(replace(ask, wish=wish, count=lost, within=within, beside_kept=True))
+        ask = replace(ask, workers=pod_set, leader=None, wish=wish, count=lost, within=within, beside_kept=True)
+        ask = _without(ask, replacement.unhealthy)
+        found = self.search(ask)
+        if not isinstance(found, NoPlacement) and not are_whole(tree, whole, found.leaves, found.pods):
+            found = self.search(replace(ask, wish=sliced(tree, wish, whole)))
         if isinstance(found, NoPlacement):
             return found
         added = self.charge(tree, pod_set, found.leaves, found.pods)
-        placement = replace(added, domains=merge(tree, kept, added.domains), fallback=found.fallback)
-        return placement, placement
+        return replace(added, domains=merge(tree, kept, added.domains), fallback=found.fallback)
 
     def scale(self, ask: _Ask) -> tuple[Placement, Placement] | NoPlacement | None:
         """Keeps the places of a pod set that was scaled; None when it has none that can be kept."""
@@ -344,6 +375,20 @@ class _Trial:
                 leader_before = self.charge_leader(tree, leader, found.leader)
         placement = replace(before, flavor=self.flavor, domains=kept)
         return placement, placement if leader_before is None else replace(leader_before, flavor=self.flavor)
+
+
+def _allowed(present: Bools, masked: Mask | None) -> Bools:
+    return present if masked is None else present & masked.allowed
+
+
+def _without(ask: _Ask, hostname: str) -> _Ask:
+    """The same, but not on the node with this hostname."""
+    leaf = ask.tree.leaf((hostname,)) if ask.tree.host else None
+    if leaf is None:
+        return ask
+    within = np.ones(ask.tree.leaves, dtype=np.bool_) if ask.within is None else ask.within.copy()
+    within[leaf] = False
+    return replace(ask, within=within)
 
 
 def _not_covered(ask: _Ask, room: Room) -> str:

@@ -25,6 +25,8 @@ class NoPlacement:
     fits: int = 0
     #: pods per slice
     slice_size: int = 1
+    #: `fits` is what a domain holds beside the leader of the group, which has to be placed with them
+    beside_leader: bool = False
     #: the best domain at that level, top → bottom; () when the pods may spread over all of them, or none holds any
     best_domain: tuple[str, ...] = ()
     #: which resource lets no more pods onto how many of the nodes in the best domain (without one: in all)

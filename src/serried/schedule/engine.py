@@ -392,6 +392,8 @@ class Engine:
             if record.leaving is None:
                 self._state.rehold(record, record.previous)
                 self._look_again(record)
+            else:  # what it holds is its preemptor's already
+                self._state.confirm(record, record.previous)
         elif record.admitting:
             record.admitting = False
             self._state.confirm(record, replace(record.holding, admitted=False))

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from serried.api.core import NodeAffinity, NodeSelectorTerm
 from serried.api.kueue import ResourceFlavor
 from serried.api.meta import LabelSelector, LabelSelectorRequirement
-from serried.model.filters import first_untolerated
+from serried.model.filters import compares, first_untolerated
 from serried.model.requests import PodSetRequest
-
-_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
@@ -36,14 +33,8 @@ def requirement_holds(requirement: LabelSelectorRequirement, labels: Mapping[str
         case "DoesNotExist":
             return found is None
         case "Gt" | "Lt":
-            return _compares(requirement.operator, found, requirement.values)
+            return found is not None and compares(requirement.operator, found, requirement.values)
     return False
-
-
-def _compares(operator: str, found: str | None, values: Sequence[str]) -> bool:
-    if found is None or len(values) != 1 or not _INTEGER.fullmatch(found) or not _INTEGER.fullmatch(values[0]):
-        return False
-    return int(found) > int(values[0]) if operator == "Gt" else int(found) < int(values[0])
 
 
 def flavor_mismatch(pod_set: PodSetRequest, flavor: ResourceFlavor, keys: Collection[str]) -> str:

@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import partial
 
 from serried.model.requests import PodSetRequest
+from serried.place.wish import layers_of
 from serried.quota.limits import Cell
 from serried.schedule.assignment import Assignment, Mode, Rank
 from serried.schedule.closer import closer_victims
@@ -107,13 +108,18 @@ def reduced(
 
     `fits`: whether pod sets with these counts do. It is asked for as many times as halving takes.
     """
-    slack = [p.count - (p.count if m is None else min(m, p.count)) for p, m in _paired(pod_sets, min_counts)]
+    pairs = [(p, m, _slice_size(p)) for p, m in _paired(pod_sets, min_counts)]
+    # Pods in slices go by whole slices.
+    slack = [0 if m is None else max(0, p.count - -(-max(m, 1) // size) * size) for p, m, size in pairs]
     total = sum(slack)
     if not total:
         return None
 
     def counts(step: int) -> tuple[PodSetRequest, ...]:
-        return tuple(replace(p, count=p.count - less * step // total) for p, less in zip(pod_sets, slack, strict=True))
+        return tuple(
+            replace(p, count=p.count - -(-(less * step // total) // size) * size)
+            for (p, _, size), less in zip(pairs, slack, strict=True)
+        )
 
     low, high = 0, total + 1
     while low < high:
@@ -123,6 +129,13 @@ def reduced(
         else:
             low = middle + 1
     return None if low > total else counts(low)
+
+
+def _slice_size(pod_set: PodSetRequest) -> int:
+    """Pods per slice; 1 without slices, or if what is asked for cannot be met anyway."""
+    layers = layers_of(pod_set.topology)
+    size = layers[0][1] if layers else 1
+    return size if size > 0 and pod_set.count % size == 0 else 1
 
 
 def _paired(

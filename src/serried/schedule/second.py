@@ -35,9 +35,11 @@ def needs_second(state: State, record: Record) -> bool:
         return False
     if not record.info.evicted and _stopped(state, holding):
         return True
+    if not holding.confirmed:
+        return False
     if record.unhealthy and holding.placements:
         return True
-    if holding.admitted or not holding.confirmed:
+    if holding.admitted:
         return False
     states = [record.checks.get(name) for name in _checks(state, holding)]
     answered = any(s in (CheckState.RETRY, CheckState.REJECTED) for s in states)
@@ -106,7 +108,8 @@ def _checks(state: State, holding: Holding) -> list[str]:
 
 
 def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Grant | Eviction]:
-    lost = [n for n in record.unhealthy if any(d[0][-1:] == (n,) for p in holding.placements for d in p.domains)]
+    current = {p.pod_set: p for p in holding.placements}
+    lost = [n for n in record.unhealthy if any(map(Replacement(n, current).lost, current))]
     if not lost:
         return
     if len(lost) > 1:
@@ -116,7 +119,6 @@ def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Gr
             f"Workload eviction triggered due to multiple TAS assigned node failures, including: {names}",
         )
         return
-    current = {p.pod_set: p for p in holding.placements}
     replacement = Replacement(lost[0], current, lone_pod=record.info.lone_pod)
     found = _place(state, holding, list(current), replacement)
     if isinstance(found, NoPlacement):
@@ -146,6 +148,9 @@ def _place(
     by_flavor: dict[str, list[str]] = {}
     for assignment in holding.admission.pod_set_assignments:
         flavor = next((f for f in assignment.flavors.values() if _has_topology(state, f)), "")
+        if replacement is not None and assignment.name in replacement.current:
+            # Pods bound by us have their nodes in a flavor without topology, too.
+            flavor = replacement.current[assignment.name].flavor
         if flavor and assignment.name in wanted:
             by_flavor.setdefault(flavor, []).append(assignment.name)
     found: dict[str, Placement] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from serried.api.meta import Key
+from serried.model.validate import validate as validate_world
 from serried.quota.limits import Cell
 from serried.schedule.accounts import Account
 from serried.schedule.state import State
@@ -12,7 +13,7 @@ from serried.schedule.state import State
 
 def validate(state: State) -> None:
     """Raises AssertionError, with what contradicts what."""
-    assert state.journal.checkpoint() == 0, "a trial has left changes in the journal"
+    validate_world(state.world)
     _places(state)
     _quota(state)
     for key in state.incomplete:

@@ -100,7 +100,7 @@ class Trial:
     def restore(self, record: Record) -> None:
         assert record.holding is not None
         self.state.ledger.charge(record.holding.cluster_queue, record.holding.usage)
-        if self.want.has_place is not None and record.holding.placements:
+        if self.want.has_place is not None:
             self.state.world.hold(record.info.key, record.holding.placements, record.holding.pod_sets)
 
     def fits(self, *, borrowing: bool) -> bool:

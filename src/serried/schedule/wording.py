@@ -132,13 +132,14 @@ def no_place(flavor: str, failed: NoPlacement) -> Reason:
     unit = "pods" if failed.slice_size == 1 else f"slices of {failed.slice_size} pods"
     level = short_level(failed.level)
     where = f"nodes of flavor {flavor}"
+    beside = " beside the leader of their group" if failed.beside_leader else ""
     if fits == 0:
-        start += f". No {level or 'node'} has room for {'any of them' if failed.needed > 1 else 'it'}"
+        start += f". No {level or 'node'} has room for {'any of them' if failed.needed > 1 else 'it'}{beside}"
     elif domain:
         where = f"{'largest' if never else 'best'} {level} ({'/'.join(domain)})"
-        start += f". The {where} has room for {fits} of {failed.needed} {unit}"
+        start += f". The {where} has room for {fits} of {failed.needed} {unit}{beside}"
     else:
-        start += f". All {where} together have room for {fits} of {failed.needed} {unit}"
+        start += f". All {where} together have room for {fits} of {failed.needed} {unit}{beside}"
     if never:
         start += (
             " even without any other workload: it can never fit on the nodes there are. Ask for fewer or smaller pods"

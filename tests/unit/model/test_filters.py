@@ -97,12 +97,32 @@ def test_taints_come_before_the_selector_and_that_before_affinity() -> None:
         ({"key": "cores", "operator": "Lt", "values": ["8"]}, "d"),
         ({"key": "cores", "operator": "Gt", "values": ["eight"]}, ""),
         ({"key": "cores", "operator": "Gt", "values": []}, ""),
+        ({"key": "cores", "operator": "Lt", "values": ["9223372036854775807"]}, "abd"),
+        ({"key": "cores", "operator": "Lt", "values": ["9223372036854775808"]}, ""),
+        ({"key": "cores", "operator": "Gt", "values": ["0000000000000000000000008"]}, "b"),
         ({"key": "zone", "operator": "Near", "values": ["east"]}, ""),
+        ({"key": "zone", "operator": "NotIn", "values": []}, ""),
+        ({"key": "zone", "operator": "Exists", "values": ["east"]}, ""),
+        ({"key": "zone", "operator": "DoesNotExist", "values": ["east"]}, ""),
     ],
 )
 def test_operators(expression: object, names: str) -> None:
     term = {"matchExpressions": [expression]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    assert allowed(masked(required, ALL)) == names
+
+
+@pytest.mark.parametrize(
+    ("field", "names"),
+    [
+        ({"key": "metadata.name", "operator": "NotIn", "values": ["c"]}, "abd"),
+        ({"key": "metadata.name", "operator": "Exists"}, ""),
+        ({"key": "metadata.name", "operator": "In", "values": ["a", "b"]}, ""),
+        ({"key": "metadata.uid", "operator": "NotIn", "values": ["c"]}, ""),
+    ],
+)
+def test_fields(field: object, names: str) -> None:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
     assert allowed(masked(required, ALL)) == names
 
 

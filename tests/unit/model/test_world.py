@@ -9,6 +9,7 @@ from serried.api.core import Taint
 from serried.api.names import HOSTNAME
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
+from serried.model.validate import validate
 from serried.model.world import World
 from tests.unit.model.clusters import BLOCK, GPU, RACK, flavor, node, pod, racks, topology
 
@@ -282,6 +283,64 @@ def test_a_rack_that_has_room_only_as_a_whole_is_charged_as_a_whole() -> None:
     world = racks(2, keys=(BLOCK, RACK))
     world.hold(WL, [in_racks(("b0-r0", 3))], [workers(3, gpus=5)])
     assert sum(free(world, f"b0-r0-n{i}") for i in range(2)) == 1
+
+
+IN_RACK = {BLOCK: "b0", RACK: "b0-r0"}
+
+
+@pytest.mark.parametrize("how", ["not ready", "cordoned", "gone", "in another rack"])
+def test_pods_that_are_not_on_a_node_yet_are_reckoned_where_they_can_still_go(how: str) -> None:
+    world = racks(3, keys=(BLOCK, RACK))
+    world.hold(WL, [in_racks(("b0-r0", 3))], [workers(3, gpus=4)])
+    world.journal.commit()
+    world.set_pod(pod("p0", "b0-r0-n0", {GPU: "4"}, workload="train"))
+    assert [free(world, f"b0-r0-n{i}") for i in range(3)] == [0, 4, 8]
+    before = {
+        "not ready": lambda: world.set_node(node("b0-r0-n0", labels=IN_RACK, ready=False)),
+        "cordoned": lambda: world.set_node(node("b0-r0-n0", labels=IN_RACK, unschedulable=True)),
+        "gone": lambda: world.delete_node("b0-r0-n0"),
+        "in another rack": lambda: world.set_node(node("b0-r0-n0", labels=IN_RACK | {RACK: "r9"})),
+    }
+    before[how]()
+    # The pod that is there stays there; the other one that was expected there goes beside the third.
+    assert [free(world, f"b0-r0-n{i}") for i in (1, 2)] == [0, 8]
+    assert free(world, "b0-r0-n0") == (-4 if how == "gone" else 4)
+    # When it ends, its successor goes elsewhere, too.
+    assert world.delete_pod(("default", "p0"))
+    assert [free(world, f"b0-r0-n{i}") for i in (1, 2)] == [0, 4]
+    validate(world)
+    world.release(WL)
+    assert [free(world, f"b0-r0-n{i}") for i in (1, 2)] == [8, 8]
+
+
+def test_pods_of_a_rack_that_is_closed_are_reckoned_on_the_first_node_that_opens() -> None:
+    world = racks(2, keys=(BLOCK, RACK))
+    for i in range(2):
+        world.set_node(node(f"b0-r0-n{i}", labels=IN_RACK, ready=False))
+    world.hold(WL, [in_racks(("b0-r0", 1))], [workers(1, gpus=4)])
+    world.journal.commit()
+    world.set_node(node("b0-r0-n1", labels=IN_RACK))
+    assert [free(world, f"b0-r0-n{i}") for i in range(2)] == [8, 4]
+    validate(world)
+
+
+def test_a_pod_is_covered_as_soon_as_its_node_is_in_the_domain_where_it_is_expected() -> None:
+    world = racks(2, keys=(BLOCK, RACK))
+    world.hold(WL, [in_racks(("b0-r0", 1))], [workers(1, gpus=2)])
+    world.set_node(node("b0-r0-n1", labels=IN_RACK | {RACK: "r9"}))
+    assert world.set_pod(pod("p0", "b0-r0-n1", {GPU: "2"}, workload="train"))
+    assert (free(world, "b0-r0-n0"), free(world, "b0-r0-n1")) == (6, 6)
+    world.set_node(node("b0-r0-n1", labels=IN_RACK))
+    assert (free(world, "b0-r0-n0"), free(world, "b0-r0-n1")) == (8, 6)
+
+
+def test_a_pod_that_is_said_to_be_of_another_pod_set_is_looked_at_anew() -> None:
+    world = racks(1)
+    world.hold(WL, [on_hosts(("b0-r0-n0", 1))], [workers(1)])
+    assert world.set_pod(pod("p0", "b0-r0-n0", {GPU: "2"}, workload="train", pod_set="launcher"))
+    assert free(world, "b0-r0-n0") == 4
+    world.set_pod(pod("p0", "b0-r0-n0", {GPU: "2"}, workload="train", pod_set="main"))
+    assert free(world, "b0-r0-n0") == 6
 
 
 # --- the journal

@@ -94,6 +94,45 @@ def test_a_leader_sits_with_its_workers() -> None:
     assert places(result, 1) == {"b0-r1-n1": 1, "b0-r1-n2": 1}
 
 
+def group(leader: PodSetRequest, crew: PodSetRequest) -> list[PodSetRequest]:
+    """A leader and its workers, together in one rack."""
+    wish = PodSetTopologyRequest(required=RACK, pod_set_group_name="g")
+    return [replace(leader, name="leader", topology=wish), replace(crew, name="workers", topology=wish)]
+
+
+def test_a_leader_needs_a_node_that_its_own_filters_allow() -> None:
+    world = racks(3)
+    taint = Taint(key="maintenance", effect="NoSchedule")
+    world.set_node(node("b0-r0-n0", labels={BLOCK: "b0", RACK: "b0-r0"}, taints=[taint]))
+    tolerant = replace(workers(2, 1), tolerations=(Toleration(operator="Exists"),))
+    result = place(world, "gpu", group(replace(workers(1, 1), node_selector={HOSTNAME: "b0-r0-n2"}), tolerant))
+    assert places(result, 0) == {"b0-r0-n2": 1}
+    result = place(world, "gpu", group(workers(1, 8), replace(tolerant, count=3, requests={GPU: 4})))
+    assert places(result, 0) in ({"b0-r0-n1": 1}, {"b0-r0-n2": 1})
+    assert refused(place(world, "gpu", group(replace(workers(1), node_selector={"disk": "fast"}), tolerant))).fits == 0
+    # Nor do the workers go where only the leader may.
+    result = place(world, "gpu", group(replace(tolerant, count=1), workers(2, 1)))
+    assert not places(result, 1).keys() & {"b0-r0-n0"}
+    world.set_pod(pod("p", "b0-r0-n2", {GPU: "8"}))
+    result = place(world, "gpu", group(replace(tolerant, count=1), workers(1, 8)))
+    assert (places(result, 0), places(result, 1)) == ({"b0-r0-n0": 1}, {"b0-r0-n1": 1})
+
+
+def test_a_group_gets_nodes_when_one_of_its_two_is_bound_by_us() -> None:
+    world = racks(2, keys=(BLOCK, RACK))
+    for bound in ((True, False), (False, True)):
+        leader, crew = (workers(n, bound=b) for n, b in zip((1, 1), bound, strict=True))
+        result = place(world, "gpu", group(leader, crew))
+        assert not isinstance(result, NoPlacement)
+        assert [p.levels for p in result] == [(HOSTNAME,), (HOSTNAME,)]
+
+
+def test_the_numbers_of_a_group_are_those_beside_its_leader() -> None:
+    failed = refused(place(racks(3, 2), "gpu", group(workers(1), workers(3))))
+    assert (failed.beside_leader, failed.fits, failed.best_domain) == (True, 2, ("b0", "b0-r0"))
+    assert refused(place(racks(3), "gpu", group(workers(1, 9), workers(3)))).fits == 0
+
+
 def test_pod_sets_see_those_before_them_and_the_world_stays_as_it_was() -> None:
     world = racks(2)
     before = world.capacity.free.copy()
@@ -327,6 +366,101 @@ def test_a_lone_pod_keeps_its_node() -> None:
     assert places(place(world, "gpu", [workers(1)], replacement=lone, options=moves)) == {"b0-r0-n1": 1}
 
 
+def test_a_lost_node_is_not_its_own_replacement() -> None:
+    """It may be ready: what is wrong with it, somebody else has found out."""
+    world = racks(2)
+    current = held(world, "b0-r0-n0")
+    replaced = place(world, "gpu", [workers(1, 4)], replacement=Replacement("b0-r0-n0", {"main": current}))
+    assert places(replaced) == {"b0-r0-n1": 1}
+    world.set_node(node("b0-r0-n1", labels={BLOCK: "b0", RACK: "b0-r0"}, ready=False))
+    world.release(("default", "train"))
+    refused(place(world, "gpu", [workers(1, 4)], replacement=Replacement("b0-r0-n0", {"main": current})))
+
+
+def test_a_rack_with_the_name_of_a_lost_node_is_not_lost() -> None:
+    world = racks(2, 1, keys=(BLOCK, RACK))
+    current = Placement("main", "gpu", (BLOCK, RACK), ((("b0", "b0-r0"), 1),))
+    lost = Replacement("b0-r0", {"main": current})
+    assert place(world, "gpu", [workers(1, required=RACK)], replacement=lost) == [current]
+
+
+def placed_group(world: World) -> Replacement:
+    """A leader on b0-r0-n0 and its three workers beside it in a rack of five, with one node lost."""
+    pod_sets = group(workers(1), workers(3))
+    result = place(world, "gpu", pod_sets)
+    assert (places(result, 0), len(places(result, 1))) == ({"b0-r0-n0": 1}, 3)
+    assert not isinstance(result, NoPlacement)
+    world.hold(("default", "train"), result, pod_sets)
+    world.journal.commit()
+    return Replacement("b0-r0-n0", {p.pod_set: p for p in result})
+
+
+def test_a_lost_leader_stays_with_its_workers() -> None:
+    world = racks(4, 8)
+    lost = placed_group(world)
+    world.delete_node("b0-r0-n0")
+    pod_sets = group(workers(1), workers(3))
+    failed = refused(place(world, "gpu", pod_sets, replacement=lost))
+    assert failed.excluded == {'resource "example.com/gpu"': 3, "topologyDomain": 8}
+    world.set_node(node("b0-r0-n9", labels={BLOCK: "b0", RACK: "b0-r0"}))
+    result = place(world, "gpu", pod_sets, replacement=lost)
+    assert (places(result, 0), result[1]) == ({"b0-r0-n9": 1}, lost.current["workers"])  # type: ignore[index]
+    # Slices are of the workers.
+    sliced = [replace(p, topology=replace_wish(p)) for p in pod_sets]
+    assert place(world, "gpu", sliced, replacement=lost) == result
+
+
+def replace_wish(pod_set: PodSetRequest) -> PodSetTopologyRequest:
+    assert pod_set.topology is not None
+    return PodSetTopologyRequest(
+        required=pod_set.topology.required,
+        pod_set_group_name=pod_set.topology.pod_set_group_name,
+        pod_set_slice_required_topology=RACK,
+        pod_set_slice_size=3,
+    )
+
+
+def test_lost_workers_stay_with_their_leader() -> None:
+    world = racks(3, 8)
+    pod_sets = group(workers(1), workers(1))
+    current = {
+        n: Placement(n, "gpu", (HOSTNAME,), ((("b0-r0-" + h,), 1),)) for n, h in (("leader", "n0"), ("workers", "n1"))
+    }
+    world.hold(("default", "train"), list(current.values()), pod_sets)
+    result = place(world, "gpu", pod_sets, replacement=Replacement("b0-r0-n1", current))
+    assert (places(result, 0), places(result, 1)) == ({"b0-r0-n0": 1}, {"b0-r0-n2": 1})
+
+
+def test_a_group_that_was_on_one_node_moves_together() -> None:
+    world = racks(1, 2, 1)
+    pod_sets = group(workers(1, 4), workers(1, 4))
+    current = {n: Placement(n, "gpu", (HOSTNAME,), ((("b0-r0-n0",), 1),)) for n in ("leader", "workers")}
+    world.hold(("default", "train"), list(current.values()), pod_sets)
+    for name in ("b0-r1-n0", "b0-r1-n1", "b1-r0-n0"):
+        world.set_pod(pod(f"beside-{name}", name, {GPU: "4"}))
+    result = place(world, "gpu", pod_sets, replacement=Replacement("b0-r0-n0", current))
+    assert {**places(result, 0), **places(result, 1)} == {"b0-r1-n0": 1, "b0-r1-n1": 1}
+
+
+def test_slices_between_the_lost_and_the_innermost_layer_stay_whole() -> None:
+    """Eight pods in a block, four of them in a rack, two of those on a node; and a node with four of them is lost."""
+    world = racks(1, 2, 1, 3, keys=("zone", BLOCK, RACK, HOSTNAME))
+    layers = [SliceConstraint(topology=k, size=n) for k, n in ((BLOCK, 8), (RACK, 4), (HOSTNAME, 2))]
+    wish = [workers(8, 2, required="zone", podset_slice_required_topology_constraints=layers)]
+    for name, rack, gpus in (("a", "0", 8), ("b", "1", 8), ("c", "2", 4), ("d", "3", 4)):
+        labels = {"zone": "z", BLOCK: "x", RACK: rack}
+        world.set_node(node(name, labels=labels, allocatable={GPU: gpus, "pods": "9"}))
+    current = Placement("main", "gpu", (HOSTNAME,), ((("a",), 4), (("b",), 4)))
+    world.hold(("default", "train"), [current], wish)
+    world.delete_node("b")
+    # Two and two would fit, into two racks; but four belong into one.
+    lost = Replacement("b", {"main": current})
+    failed = refused(place(world, "gpu", wish, replacement=lost))
+    assert (failed.needed, failed.fits, failed.slice_size) == (1, 0, 4)
+    world.set_node(node("e", labels={"zone": "z", BLOCK: "x", RACK: "3"}, allocatable={GPU: 4, "pods": "9"}))
+    assert places(place(world, "gpu", wish, replacement=lost)) == {"a": 4, "d": 2, "e": 2}
+
+
 # --- scaled
 
 
@@ -352,6 +486,17 @@ def test_balanced_spreads_evenly() -> None:
     wish = [workers(10, 2, preferred=RACK)]
     assert sorted(places(place(world, "gpu", wish)).values()) == [2, 4, 4]
     assert sorted(places(place(world, "gpu", wish, options=PlaceOptions(balanced=True))).values()) == [3, 3, 4]
+
+
+def test_balanced_gives_up_where_there_is_too_much_to_choose_from() -> None:
+    """A million pods on a thousand nodes: a selection among them would take gigabytes."""
+    world = racks(keys=(HOSTNAME,))
+    for i in range(1000):
+        world.set_node(node(f"n{i:03}", allocatable={GPU: "1000", "pods": "1000"}))
+    wish = [workers(10**6, 1, preferred=HOSTNAME)]
+    balanced = place(world, "gpu", wish, options=PlaceOptions(balanced=True))
+    assert balanced == place(world, "gpu", wish)
+    assert set(places(balanced).values()) == {1000}
 
 
 def test_options_are_read_by_the_names_of_feature_gates() -> None:

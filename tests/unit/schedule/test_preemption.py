@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from serried.api.core import Pod
 from serried.api.kueue import Workload
 from serried.api.names import POD_SET, WORKLOAD
 from serried.schedule.cycle import Evict
@@ -71,6 +72,15 @@ class Story:
         given.metadata.resource_version = str(self.version)
         self.engine.set_workload(given)
         self.engine.validate()
+
+
+def member(workload: str, on: str, *, gpus: int) -> Pod:
+    """A pod of a workload, on a node."""
+    running = pod(f"{workload}-0", on, gpus=gpus)
+    running.metadata.annotations = {WORKLOAD: workload}
+    running.metadata.labels = {POD_SET: "main"}
+    running.metadata.namespace = NS
+    return running
 
 
 def queue(**quotas: Any) -> Story:
@@ -183,6 +193,21 @@ def test_a_gang_preempts_exactly_those_who_free_one_rack() -> None:
     assert story.cycle()[0] == ["gang"]
 
 
+def test_whoever_is_spared_holds_its_nodes_once() -> None:
+    """A search for victims takes workloads away with their pods, and puts back whoever need not go."""
+    story = racks()
+    for i, priority in enumerate((1, 9, 2, 2)):
+        here = {"nodeSelector": {HOST: f"n{i}"}}
+        story.submit(f"job{i}", pod_set(1, required=RACK, ours=True, gpu=4, pod=here), priority=priority, created=i)
+        story.cycle()
+        story.engine.set_pod(member(f"job{i}", f"n{i}", gpus=4))
+    story.submit("gang", pod_set(2, required=RACK, ours=True, gpu=8), priority=5, created=9)
+    _, evictions, _ = story.cycle()  # which looks at the laws of the model
+    assert sorted(e.key[1] for e in evictions) == ["job2", "job3"]
+    story.submit("small", pod_set(2, required=RACK, ours=True, gpu=4), priority=1, created=10)
+    assert story.cycle()[0] == ["small"], "4 GPUs are left on the nodes of each of those who stay"
+
+
 def test_a_gang_preempts_nobody_when_no_victims_free_a_rack() -> None:
     story = racks()
     # In each rack, one workload that may be preempted and one that may not.
@@ -211,10 +236,7 @@ def test_the_preemptor_waits_for_the_pods_of_its_victims_without_a_busy_loop() -
     story = racks()
     story.submit("low", pod_set(4, ours=True, gpu=8), priority=1)
     story.cycle()
-    running = pod("low-0", "n0", gpus=8)
-    running.metadata.annotations = {WORKLOAD: "low"}
-    running.metadata.labels = {POD_SET: "main"}
-    running.metadata.namespace = NS
+    running = member("low", "n0", gpus=8)
     story.engine.set_pod(running)
     story.submit("gang", pod_set(4, ours=True, gpu=8), priority=5, created=1)
     assert [e.key[1] for e in story.cycle()[1]] == ["low"]

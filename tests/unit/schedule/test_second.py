@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from serried.api.assignment import decode
-from serried.api.kueue import AdmissionCheck, AdmissionCheckState, UnhealthyNode, Workload
+from serried.api.kueue import AdmissionCheck, AdmissionCheckState, UnhealthyNode, Workload, WorkloadStatus
 from serried.schedule.engine import Engine
 from serried.schedule.options import AdmissionFairSharing, Options
 from tests.unit.schedule.objects import (
+    BLOCK,
     GPU,
     NS,
     RACK,
@@ -114,7 +115,8 @@ def test_places_wait_for_nodes_that_are_still_to_be_made() -> None:
 
 def placed(spare: bool) -> tuple[Engine, Workload]:
     """A gang on two of the nodes, one of which is lost; `spare`: there is a third."""
-    given = engine(topology(), flavor("h100", "fabric"), cluster_queue(flavors={"h100": {GPU: 64}}), local_queue())
+    queue = cluster_queue(flavors={"h100": {GPU: 64}}, preemption={"withinClusterQueue": "LowerPriority"})
+    given = engine(topology(), flavor("h100", "fabric"), queue, local_queue())
     for i in range(2 + spare):
         feed(given, node(f"n{i}"))
     pending = workload("w", pod_set(2, required=RACK, ours=True, gpu=8))
@@ -147,6 +149,38 @@ def test_pods_of_a_lost_node_get_another_one() -> None:
     given.set_workload(with_admission(written, again.admission, version=10))
     given.validate()
     assert not given.cycle(at(1)).decisions
+
+
+def test_a_refused_replacement_of_a_workload_that_was_preempted_meanwhile_keeps_nobody_waiting() -> None:
+    given, written = placed(spare=True)
+    feed(given, workload("urgent", pod_set(3, required=BLOCK, ours=True, gpu=8), priority=5, created=1))
+    decided = given.cycle(at(0))
+    assert [d.kind for d in decided.decisions] == ["replacement"]
+    assert [e.key[1] for e in decided.evictions] == ["w"]
+    given.withdraw((NS, "w"), at(1))
+    given.validate()
+    evicted = msgspec.convert(msgspec.to_builtins(written), Workload)
+    evicted.metadata.resource_version = "10"
+    evicted.status = WorkloadStatus()
+    given.set_workload(evicted)
+    given.validate()
+    assert [d.key[1] for d in given.cycle(at(2)).decisions] == ["urgent"]
+
+
+def test_pods_in_a_flavor_without_topology_get_another_node_too() -> None:
+    given = engine(flavor("plain"), cluster_queue(flavors={"plain": {GPU: 64}}), local_queue())
+    for i in range(3):
+        feed(given, node(f"n{i}"))
+    pending = workload("w", pod_set(2, ours=True, gpu=8))
+    feed(given, pending)
+    (admit,) = given.cycle(at(0)).decisions
+    lost = with_admission(pending, admit.admission)
+    lost.status.unhealthy_nodes = [UnhealthyNode(name="n0")]
+    given.set_workload(lost)
+    (admit,) = given.cycle(at(0)).decisions
+    topology_assignment = admit.admission.pod_set_assignments[0].topology_assignment
+    assert topology_assignment is not None
+    assert [values[-1] for values, _ in decode(topology_assignment)] == ["n1", "n2"]
 
 
 def test_a_gang_without_another_node_is_evicted() -> None:
@@ -184,6 +218,18 @@ def test_partial_admission_takes_as_many_as_fit() -> None:
     assert admit.admission.pod_set_assignments[0].count == 10
     feed(given, workload("x", {**sets, "minCount": 5}))
     assert not given.cycle(at(0)).decisions
+    given.validate()
+
+
+def test_partial_admission_takes_whole_slices() -> None:
+    """Two racks of two nodes with room for two slices of four pods, of the three that are asked for."""
+    given = engine(topology(), flavor("h100", "fabric"), cluster_queue(flavors={"h100": {GPU: 64}}), local_queue())
+    for i in range(4):
+        feed(given, node(f"n{i}", rack=f"r{i // 2}"))
+    slices = {"podSetSliceRequiredTopology": RACK, "podSetSliceSize": 4}
+    feed(given, workload("w", {**pod_set(12, topology=slices, gpu=4), "minCount": 1}))
+    (admit,) = given.cycle(at(0)).decisions
+    assert admit.admission.pod_set_assignments[0].count == 8
     given.validate()
 
 
