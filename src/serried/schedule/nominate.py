@@ -198,7 +198,8 @@ def victims_of(
     victims = find_victims(state, Want(info, queue.name, needed, found.contested, has_place), now)
     if not victims and has_place is not None and found.contested != needed.keys():
         # Those who are in the way on the nodes may use other resources than those whose quota is short.
-        victims = find_victims(state, Want(info, queue.name, needed, frozenset(needed), has_place), now)
+        want = Want(info, queue.name, needed, frozenset(needed), has_place, short=found.contested)
+        victims = find_victims(state, want, now)
     if victims and has_place is not None:
         # The places that it will have then.
         mark = state.journal.checkpoint()
