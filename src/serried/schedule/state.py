@@ -202,6 +202,8 @@ class State:
         self.waiting: dict[Key, dict[Key, None]] = {}
         #: ClusterQueue (there or not) → the LocalQueues that lead to it
         self.leads_to: dict[str, dict[Key, None]] = {}
+        #: workload → those in queues that are to replace it: what they may get depends on whether it holds something
+        self.successors: dict[Key, dict[Key, None]] = {}
         #: ClusterQueue → the workloads that hold its quota
         self.holders: dict[str, dict[Key, None]] = {}
         #: who holds most of a cell, in words, until that changes; see `flavors`
@@ -307,6 +309,8 @@ class State:
         queue.pending.add(record.info.order, record.info.shape)
         queue.untold[record.info.order] = None
         self.awake[cluster_queue] = None
+        if record.info.replaces is not None:
+            self.successors.setdefault(record.info.replaces, {})[record.info.key] = None
 
     # --- promises
 
@@ -410,6 +414,11 @@ class State:
             queue.untold.pop(record.info.order, None)
             # Under StrictFIFO whoever it held back may be next.
             self.awake[queue.name] = None
+            if record.info.replaces is not None:
+                successors = self.successors[record.info.replaces]
+                del successors[key]
+                if not successors:
+                    del self.successors[record.info.replaces]
         record.place, record.cluster_queue = "aside", ""
         if self.outbox.pop(key, None) is not None:
             record.told = None
@@ -428,6 +437,7 @@ class State:
         record.place, record.holding, record.told = "held", holding, None
         self.holders.setdefault(holding.cluster_queue, {})[record.info.key] = None
         self.top_holders.pop(holding.cluster_queue, None)
+        self._wake_successors(record)
         for queue in (("", holding.cluster_queue), holding.local_queue):
             self.accounts.reserve(queue, holding.usage, 1)
             if holding.admitted:
@@ -459,9 +469,16 @@ class State:
         record.place, record.holding, record.evicting, record.admitting = "aside", None, False, False
         record.leaves, record.previous = (), None
         self._gone(record)
+        self._wake_successors(record)
         self.stir_quota(holding.cluster_queue)
         if holding.placements:
             self.stir_nodes()
+
+    def _wake_successors(self, record: Record) -> None:
+        for key in self.successors.get(record.info.key, ()):
+            name = self.workloads[key].cluster_queue
+            self.cluster_queues[name].pending.wake_all()
+            self.awake[name] = None
 
     def _uncount(self, record: Record) -> None:
         holding, key = record.holding, record.info.key

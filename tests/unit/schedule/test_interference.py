@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from serried.api.kueue import AdmissionCheckState, ClusterQueue, ReclaimablePod, Workload
+from serried.api.names import SLICE_REPLACES
 from serried.schedule.decisions import Admit
 from serried.schedule.engine import Engine
 from tests.unit.schedule.objects import (
@@ -169,6 +170,37 @@ def test_who_may_reclaim_looks_again_when_others_borrow() -> None:
     story.submit("b5", pod_set(1, required=RACK, ours=True, gpu=1), queue="b", created=5)
     admitted, evictions, _ = story.cycle()
     assert ("b5" in admitted, [e.preemptor for e in evictions]) == (True, [(NS, "a1")])
+
+
+def test_who_could_preempt_for_quota_but_has_no_place_waits_for_nodes_too() -> None:
+    spec = cluster_queue(flavors={"h100": {GPU: 5}}, preemption=LOWER)
+    given = engine(topology(), flavor("h100", "fabric"), local_queue(), spec, node("n0", gpus=6))
+    feed(given, cluster_queue("others", {"h100": {GPU: 5}}))
+    feed(given, local_queue("others", "others"))
+    story = Story(given)
+    story.submit("low", pod_set(2, required=RACK, ours=True, gpu=1))
+    story.submit("stranger", pod_set(3, required=RACK, ours=True, gpu=1), queue="others", priority=9)
+    story.cycle()
+    story.submit("urgent", pod_set(4, required=RACK, ours=True, gpu=1), priority=5, created=1)
+    assert story.cycle()[:2] == ([], [])
+    given.delete_workload((NS, "stranger"))
+    assert [e.key[1] for e in story.cycle()[1]] == ["low"]
+
+
+def test_a_slice_is_bound_to_the_flavor_of_the_one_before_it_only_as_long_as_that_is_there() -> None:
+    given = engine(flavor("a"), flavor("b"), cluster_queue(flavors={"a": {"cpu": 8}, "b": {"cpu": 6}}), local_queue())
+    feed(given, workload("holder", cpu=8))
+    feed(given, workload("old", cpu=6, created=1))
+    assert run(given) == ["holder", "old"]
+    new = workload("new", cpu=7, created=2)
+    new.metadata.annotations = {SLICE_REPLACES: f"{NS}/old"}
+    feed(given, new)
+    assert run(given) == []
+    given.delete_workload((NS, "holder"))
+    assert run(given) == []
+    assert told(given, "new")[0] == "ExceedsMaxQuota"
+    given.delete_workload((NS, "old"))
+    assert run(given) == ["new"]
 
 
 def test_what_is_a_queues_own_is_not_taken_for_the_sake_of_nodes() -> None:
