@@ -150,10 +150,12 @@ def _run(case: Case) -> _Outcome:
                 outcome.skipped[record.cluster_queue] += record.told.constraint.startswith("the victims")
         error = case.get("workloadStatusPatchError")
         if error:
-            decided = [d.key for d in cycle.decisions] + [e.key for e in cycle.evictions]
-            outcome.refused.update(decided)
-            for key in decided:
-                engine.withdraw(key, now)
+            for decision in cycle.decisions:
+                outcome.refused.add(decision.key)
+                engine.withdraw(decision.key, now)
+            for eviction in cycle.evictions:
+                outcome.refused.add(eviction.key)
+                engine.withdraw_eviction(eviction.key)
         engine.validate()
     _remaining(state, outcome, _heads(state) if case.get("cycles", 1) > 1 else heads)
     return outcome

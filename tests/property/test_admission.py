@@ -53,13 +53,11 @@ class AdmissionStory(RuleBasedStateMachine):
 
     @initialize(fair=st.booleans(), tree=st.lists(st.integers(0, 3), min_size=7, max_size=7), data=st.data())
     def start(self, fair: bool, tree: list[int], data: st.DataObject) -> None:
-        self.engine = Engine(options=Options(fair_sharing=FairSharing() if fair else None))
-        self.engine.set_namespace(NS, {})
-        feed(self.engine, topology())
-        feed(self.engine, flavor("racks", "fabric"))
-        feed(self.engine, flavor("plain"))
-        for i in range(4):
-            feed(self.engine, node(f"n{i}", rack=f"r{i % 2}", gpus=2))
+        self.options = Options(fair_sharing=FairSharing() if fair else None)
+        #: cohorts and ClusterQueues as they are now
+        self.cohorts: dict[str, Cohort] = {}
+        self.queues: dict[str, ClusterQueue] = {}
+        self.engine = self.empty()
         self.objects: dict[str, Workload] = {}
         self.version = self.submitted = 0
         self.in_flight: dict[Key, Admission] = {}
@@ -73,11 +71,22 @@ class AdmissionStory(RuleBasedStateMachine):
             self.set_queue(name, cohort, data.draw(st.tuples(st.integers(0, 6), st.integers(0, 6), AMOUNTS, AMOUNTS)))
             self.engine.set_local_queue(local_queue(name, name))
 
+    def empty(self) -> Engine:
+        """An engine that knows of nodes and flavors."""
+        engine = Engine(options=self.options)
+        engine.set_namespace(NS, {})
+        for item in (topology(), flavor("racks", "fabric"), flavor("plain")):
+            feed(engine, item)
+        for i in range(4):
+            feed(engine, node(f"n{i}", rack=f"r{i % 2}", gpus=2))
+        return engine
+
     def set_cohort(self, name: str, parent: int, quota: tuple[int, int, int | None, int | None] | None = None) -> None:
         spec: dict[str, Any] = {"parentName": COHORTS[parent]} if parent < len(COHORTS) else {}
         if quota is not None:
             spec["resourceGroups"] = groups(*quota)
-        self.engine.set_cohort(msgspec.convert({"metadata": {"name": name}, "spec": spec}, Cohort))
+        self.cohorts[name] = msgspec.convert({"metadata": {"name": name}, "spec": spec}, Cohort)
+        self.engine.set_cohort(self.cohorts[name])
 
     def set_queue(
         self,
@@ -100,7 +109,8 @@ class AdmissionStory(RuleBasedStateMachine):
         }
         if cohort < len(COHORTS):
             spec["cohortName"] = COHORTS[cohort]
-        self.engine.set_cluster_queue(msgspec.convert({"metadata": {"name": name}, "spec": spec}, ClusterQueue))
+        self.queues[name] = msgspec.convert({"metadata": {"name": name}, "spec": spec}, ClusterQueue)
+        self.engine.set_cluster_queue(self.queues[name])
 
     def write(self, given: Workload) -> None:
         self.version += 1
@@ -155,6 +165,7 @@ class AdmissionStory(RuleBasedStateMachine):
     @rule(name=st.sampled_from(COHORTS))
     def delete_cohort(self, name: str) -> None:
         self.cut = True
+        self.cohorts.pop(name, None)
         self.engine.delete_cohort(name)
 
     @precondition(lambda self: self.objects)
@@ -228,7 +239,7 @@ class AdmissionStory(RuleBasedStateMachine):
         if not accepted:
             assert evict.preemptor is not None
             self.forget(evict.preemptor)
-            self.engine.withdraw(key, at(1000))
+            self.engine.withdraw_eviction(key)
             return
         given = msgspec.convert(msgspec.to_builtins(self.objects[key[1]]), Workload)
         given.status.admission = None
@@ -273,11 +284,31 @@ class AdmissionStory(RuleBasedStateMachine):
             found = nominate(state, queue, record.info, at(1000))
             assert not found.fits, f"{record.info.key} waits for nothing"
             assert record.told is not None
+        self.same_after_a_restart()
         for name in list(self.objects):
             self.engine.delete_workload((NS, name))
         self.engine.validate()
         assert not self.engine.world.holds
         assert all(not node.usage for node in state.ledger.cohorts())
+
+    def same_after_a_restart(self) -> None:
+        """An engine that hears of all this only now has nothing to decide, and counts the same."""
+        other = self.empty()
+        for cohort in self.cohorts.values():
+            other.set_cohort(cohort)
+        for queue in self.queues.values():
+            other.set_cluster_queue(queue)
+        for name in QUEUES:
+            other.set_local_queue(local_queue(name, name))
+        for given in self.objects.values():
+            other.set_workload(given)
+        while other.dirty:
+            result = other.cycle(at(1000))
+            assert not result.decisions, f"{result.decisions[0].key} waits for nothing"
+            assert not result.evictions, f"{result.evictions[0].preemptor} could preempt {result.evictions[0].key}"
+        for name in QUEUES:
+            for key in (("", name), (NS, name)):
+                assert self.engine.status(key) == other.status(key)
 
 
 TestAdmission = AdmissionStory.TestCase

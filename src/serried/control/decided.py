@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from serried.api.kueue import Workload
-from serried.api.meta import Key, condition_is
+from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.resources import WORKLOADS
 from serried.cluster.protocol import ApiError, Cluster, Invalid, NotFound
@@ -53,7 +53,12 @@ class DecisionWriter:
                 await asyncio.wait({after})
             await self._write_admission(admit)
         finally:
-            self.admitting.pop(admit.key, None)
+            if self._is_latest(admit.key):
+                del self.admitting[admit.key]
+
+    def _is_latest(self, key: Key) -> bool:
+        """Whether the task that asks writes the latest admission of this Workload."""
+        return self.admitting.get(key) is asyncio.current_task()
 
     async def _write_admission(self, admit: Admit) -> None:
         workload = self._state.workloads.get(admit.key)
@@ -67,9 +72,12 @@ class DecisionWriter:
             changes += [conditions.reserved(queue, admit.waited, admit.note), *conditions.requeued(workload)]
         if admit.admitted:
             changes.append(conditions.admitted(queue))
-        patch = conditions.status_patch(
-            workload, changes, self._clock(), admission=admit.admission, checks=admit.checks
-        )
+        # A check that has answered already keeps what it has said.
+        said = {(c.name, c.state): c for c in workload.status.admission_checks}
+        checks = [said.get((c.name, c.state), c) for c in admit.checks]
+        patch = conditions.status_patch(workload, changes, self._clock(), admission=admit.admission, checks=checks)
+        # It was decided for this version: if anything has changed since, it has to be decided anew.
+        patch["metadata"]["resourceVersion"] = admit.resource_version
         if admit.kind == "replacement":
             patch["status"]["unhealthyNodes"] = None
         try:
@@ -96,9 +104,11 @@ class DecisionWriter:
         if evict.deactivate:
             await self._write(evict.key, evict.uid, lambda w: ({"spec": {"active": False}}, ""))
 
+        since = _reserved_since(self._state.workloads.get(evict.key))
+
         def patch(workload: Workload) -> tuple[dict[str, Any], Literal["", "status"]] | None:
-            if workload.status.admission is None:
-                return None  # it has gone by itself
+            if workload.status.admission is None or _reserved_since(workload) != since:
+                return None  # it has gone by itself, and may be back
             changes = [conditions.evicted(evict.reason, evict.message)]
             if evict.preempted:
                 changes.append(conditions.preempted(evict.preempted, evict.message))
@@ -170,6 +180,11 @@ class DecisionWriter:
                 log.info("whether %s/%s is admitted is not known yet: %s", *admit.key, error)
                 pause = min(RETRY_MOST, 2 * pause)
         workload = self._state.workloads.get(admit.key)
-        if workload is not None and workload.metadata.uid == admit.uid:
+        if workload is not None and workload.metadata.uid == admit.uid and self._is_latest(admit.key):
             self._state.engine.withdraw(admit.key, self._clock())
             self._wake()
+
+
+def _reserved_since(workload: Workload | None) -> datetime | None:
+    found = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED) if workload else None
+    return found.last_transition_time if found is not None else None

@@ -89,7 +89,7 @@ class Node:
             self.usage = {}
         for child in self.children:
             for cell, amount in child.subtree.items():
-                lent = minus(amount, child.guaranteed.get(cell, 0))
+                lent = min(amount, child.limits.lending.get(cell, amount))
                 self.subtree[cell] = plus(self.subtree.get(cell, 0), lent)
             for cell, amount in child.usage.items():
                 if passed := _passed(child, cell, amount):

@@ -203,7 +203,11 @@ class Assignment:
     def furthest(self) -> tuple[PodSetChoice, Refusal] | None:
         """The refusal that came closest to fitting, and whose it is; None when nothing was refused."""
         failed = [p for p in self.pod_sets if p.mode < Mode.FIT] or self.pod_sets
-        found = [
-            (p, r) for p in failed for r in p.refusals if not (r.rank == Rank.WAITS_QUOTA and r.flavor in p.hopeless)
-        ]
-        return max(found, key=lambda f: f[1].rank, default=None)
+        found = []
+        for p in failed:
+            refusals = [r for r in p.refusals if not (r.rank == Rank.WAITS_QUOTA and r.flavor in p.hopeless)]
+            if refusals:
+                found.append((p, max(refusals, key=lambda r: r.rank)))
+        # One flavor is enough for a pod set, but all pod sets are needed: if one can never fit, no other need wait.
+        never = [f for f in found if f[1].rank.never]
+        return max(never or found, key=lambda f: f[1].rank, default=None)

@@ -134,7 +134,9 @@ class _Turn:
             queue = self.state.cluster_queues[record.cluster_queue]
             mark = self.state.journal.checkpoint()
             self.state.lift_promise(record)
-            found = nominate(self.state, queue, record.info, self.now)
+            # With no more pods than others were preempted for: with more it may not be worth their place any more.
+            asked = replace(record.info, pod_sets=promise.pod_sets)
+            found = nominate(self.state, queue, asked, self.now)
             self.state.journal.rollback(mark)
             lingering = any(self.state.world.has_pods(victim) for victim in promise.victims)
             if not found.fits and lingering:
@@ -308,10 +310,15 @@ class _Turn:
         park(self.state, queue, record.info.order, parked)
 
     def _hopeless(self, entry: Entry) -> Parked | None:
-        """Quota is looked at first. What no domain could hold, whatever quota there is, need not wait for that, nor
-        hold back others, before it is told."""
+        """What no quota, or no domain, could ever hold need not wait for what is looked at before that, nor hold back
+        others, before it is told."""
         state, info = self.state, entry.record.info
-        if state.options.one_head or not any(p.topology is not None and p.topology.required for p in info.pod_sets):
+        if state.options.one_head:
+            return None
+        asked = {r for p in info.pod_sets for r in p.requests}
+        alone = len(info.pod_sets) == 1 and any(asked <= set(g.resources) for g in entry.queue.limits.groups)
+        if alone and not any(p.topology is not None and p.topology.required for p in info.pod_sets):
+            # There is nothing that was not looked at.
             return None
         found = nominate(state, entry.queue, info, self.now, rules=Rules(as_if_unused=True))
         furthest = None if found.fits else found.assignment.furthest()
@@ -350,6 +357,7 @@ class _Turn:
             why = FinishedReason.SLICE_REPLACED
             self.finishes.append(Finish(old.info.key, old.info.uid, old.resource_version, why, message))
         state.take(record, grant.holding)
+        state.lend(queue.name, grant.holding.usage)
         if grant.holding.placements:
             self.moves += 1
         count_usage(state, record, grant.holding.usage)
@@ -362,7 +370,7 @@ class _Turn:
         for victim in found.victims:
             other, holding = victim.record, victim.record.holding
             assert holding is not None
-            if other.info.evicted:
+            if other.going:
                 continue
             path = state.ledger.queue(holding.cluster_queue).path_name
             message = preemption_message(record, victim, mine, path)
@@ -383,7 +391,7 @@ class _Turn:
         self.moves += 1
         state.promise(record, promise)
         reason = wording.waits_for_victims(self._reason(entry), victims)
-        park(state, entry.queue, record.info.order, Parked(reason, Help.NOTHING, never=False))
+        park(state, entry.queue, record.info.order, Parked(reason, Help.VICTIMS, never=False))
 
 
 def _gone(found: Nomination) -> list[Record]:

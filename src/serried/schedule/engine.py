@@ -33,7 +33,7 @@ from serried.schedule.options import DEFAULT_OPTIONS, Options
 from serried.schedule.queues import PendingQueue
 from serried.schedule.reasons import Reason
 from serried.schedule.routing import refresh, refresh_local, reroute, route
-from serried.schedule.second import needs_second
+from serried.schedule.second import lacks_checks, needs_second
 from serried.schedule.state import Activity, ClusterQueueState, CohortState, LocalQueueState, Record, State
 from serried.schedule.status import cohort_status, cohorts_changed, queue_status, queues_changed, resource_requests
 from serried.schedule.usage import count_usage, recall_usage, sample_due
@@ -41,6 +41,8 @@ from serried.schedule.validate import validate
 from serried.schedule.workload import WorkloadInfo, misconfigured, read_weight, read_workload
 
 _UNKNOWN = Activity(False, "", "")
+#: Reasons of a ClusterQueue whose message lists the flavors, or topologies, that there are.
+_NAMES_WHAT_IS_THERE = (QueueReason.FLAVOR_NOT_FOUND, QueueReason.TOPOLOGY_NOT_FOUND)
 #: Candidates looked at in one cycle, so that a long queue does not keep everything else waiting.
 DEFAULT_LIMIT = 256
 
@@ -97,7 +99,7 @@ class Engine:
     def _flavors_changed(self, names: set[str]) -> None:
         self._state.places_changed = bool(self._state.incomplete)
         for queue in list(self._state.cluster_queues.values()):
-            if names.intersection(queue.limits.flavors):
+            if names.intersection(queue.limits.flavors) or queue.activity.reason in _NAMES_WHAT_IS_THERE:
                 refresh(self._state, queue)
 
     # --- queues and namespaces
@@ -133,9 +135,9 @@ class Engine:
         if moves:
             for local_queue in state.leads_to.get(name, ()):
                 reroute(state, local_queue)
-        if given.spec.stop_policy == "HoldAndDrain":
-            for key in state.holders.get(name, ()):
-                self._look_again(state.workloads[key])
+        # It may be drained now, or have other checks.
+        for key in state.holders.get(name, ()):
+            self._look_again(state.workloads[key])
 
     def _empty(self, queue: ClusterQueueState) -> None:
         """Takes everyone out of the queue; `reroute` finds them a new place."""
@@ -192,9 +194,7 @@ class Engine:
         """Quota that others in these trees can borrow has changed."""
         if self._state.fair_sharing is not None:
             self._state.requoted_trees.update(dict.fromkeys(trees))
-        for tree in trees:
-            if tree in self._state.short_of_quota:
-                self._state.quota_stirred[tree] = None
+        self._state.trees_changed.update(dict.fromkeys(trees))
 
     def set_admission_check(self, check: AdmissionCheck) -> None:
         name = check.metadata.name
@@ -232,8 +232,10 @@ class Engine:
         refresh_local(state, key)
         reroute(state, key)
         if queue.spec.stop_policy == "HoldAndDrain":
-            for held in state.holders.get(queue.spec.cluster_queue, ()):
-                self._look_again(state.workloads[held])
+            # Also those whose quota is of the ClusterQueue that it led to before.
+            for record in state.workloads.values():
+                if record.holding is not None and record.holding.local_queue == key:
+                    self._look_again(record)
 
     def delete_local_queue(self, key: Key) -> None:
         queue = self._state.local_queues.pop(key, None)
@@ -324,7 +326,15 @@ class Engine:
                 self._state.leave(record)
                 waits = False
             if source != record.source:
+                before = record.info
                 record.info, record.source = self._read(workload, problems), source
+                if record.holding is not None and (before.priority, before.queued_at) != (
+                    record.info.priority,
+                    record.info.queued_at,
+                ):
+                    # Others may preempt it that might not before.
+                    self._state.stir_quota(record.holding.cluster_queue)
+                    self._state.stir_nodes()
             record.checks = checks
         if record.info.evicted and record.holding is not None and not record.holding.confirmed:
             # It was evicted before the admission that is on its way.
@@ -347,7 +357,8 @@ class Engine:
         counts = tuple(p.count for p in record.info.pod_sets)
         if before is not None and (before.admission, before.counts) == (workload.status.admission, counts):
             admitted = condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
-            if record.admitting and not admitted:
+            if record.admitting and (not admitted if before.admitted else lacks_checks(state, record)):
+                # From before what the engine has decided on its checks was written.
                 return
             record.admitting = False
             if not before.confirmed or before.admitted != admitted:
@@ -360,11 +371,14 @@ class Engine:
             state.confirm(record, holding)
             self._look_again(record)
             return
-        if before is not None:
-            state.release(record)
-        else:
+        if before is None:
             state.leave(record)
-        state.take(record, holding)
+            state.take(record, holding)
+        elif holding.reserved_at == before.reserved_at:
+            state.change(record, holding)
+        else:
+            state.release(record)
+            state.take(record, holding)
         self._look_again(record)
 
     def _look_again(self, record: Record) -> None:
@@ -380,8 +394,8 @@ class Engine:
             del self._state.workloads[key]
 
     def withdraw(self, key: Key, now: datetime) -> None:
-        """The API refused a decision: it is taken back. What was admitted waits again where it stood; what was to be
-        preempted holds again what it held, and its preemptor looks for others.
+        """The API refused an admission: it is taken back, unless it has been heard of. What was admitted waits again
+        where it stood.
 
         The next cycle may decide the same, so call this after whatever pause a repeated refusal calls for.
         """
@@ -391,9 +405,9 @@ class Engine:
         if record.previous is not None:
             if record.leaving is None:
                 self._state.rehold(record, record.previous)
-                self._look_again(record)
             else:  # what it holds is its preemptor's already
                 self._state.confirm(record, record.previous)
+            self._look_again(record)
         elif record.admitting:
             record.admitting = False
             self._state.confirm(record, replace(record.holding, admitted=False))
@@ -403,13 +417,25 @@ class Engine:
             old = self._state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
             self._state.release(record)
             if old is not None and old.leaving == key:
-                self._state.stay(old)
+                self._stay(old)
             route(self._state, record)
-        elif record.leaving is not None:
-            self._state.stay(record)
-        elif record.evicting:
-            record.evicting = False
+
+    def withdraw_eviction(self, key: Key) -> None:
+        """The API refused an eviction: it is taken back. What was to be preempted holds again what it held, and its
+        preemptor looks for others."""
+        record = self._state.workloads.get(key)
+        if record is None or record.holding is None:
+            return
+        record.evicting = False
+        if record.leaving is not None:
+            self._stay(record)
+        else:
             self._look_again(record)
+
+    def _stay(self, record: Record) -> None:
+        self._state.stay(record)
+        # Its checks, its nodes or its queue may have changed while it was on its way out.
+        self._look_again(record)
 
     def set_malformed(self, kind: str, key: Key, error: str) -> None:
         """An object is there but cannot be read. A Workload is told so, a ClusterQueue admits nothing more; of other
@@ -468,6 +494,8 @@ class Engine:
             or state.awake
             or state.nodes_stirred
             or state.quota_stirred
+            or state.quota_lent
+            or state.trees_changed
             or state.places_changed
             or state.promised
             or state.second

@@ -141,10 +141,12 @@ class _Scan:
                 complete = False
                 break
             found, refusals = self._group(group, resource)
-            self.refusals += refusals
             if not found:
+                # What stands against this group is why; that another one has to wait besides is not.
+                self.refusals = refusals
                 complete = False
                 break
+            self.refusals += refusals
             chosen |= found
         self._record(chosen if complete else {}, complete=complete)
         return complete

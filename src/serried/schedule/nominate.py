@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 
 from serried.model.requests import PodSetRequest
 from serried.place.wish import layers_of
@@ -201,9 +200,15 @@ def victims_of(
     """Whom to preempt so that the workload fits with just these flavors, in quota and on the nodes."""
     if info.gated and state.options.preemption_gates:
         return []
-    has_place: Callable[[], bool] | None = None
-    if needs_places(state, queue, found):
-        has_place = partial(places_now, state, queue, info, found, only_whether=True)
+
+    def placed() -> bool:
+        if places_now(state, queue, info, found, only_whether=True):
+            return True
+        # There would be quota, with those gone: it is nodes that it waits for.
+        found.helped_by |= Help.NODES
+        return False
+
+    has_place = placed if needs_places(state, queue, found) else None
     needed = {cell: amount for cell, amount in found.usage.items() if amount > 0}
     asked = [t.possibility for p in found.pod_sets for t in p.tried.values() if t.possibility is not None]
     if has_place is None and len(needed) == 1 and asked and max(asked) == Mode.NO_CANDIDATES:
@@ -213,7 +218,7 @@ def victims_of(
     victims = find_victims(state, want, now)
     if not victims and has_place is not None and found.contested != needed.keys():
         # Those who are in the way on the nodes may use other resources than those whose quota is short.
-        want = replace(want, contested=frozenset(needed))
+        want = replace(want, contested=frozenset(needed), short=found.contested)
         victims = find_victims(state, want, now)
     if victims and has_place is not None:
 

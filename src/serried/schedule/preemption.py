@@ -51,7 +51,7 @@ def _classical(state: State, want: Want, policy: ClusterQueuePreemption, now: da
     ]
     hierarchical, by_priority = _others(state, trial, policy)
     parts = [sorted(part, key=lambda c: order(c.record)) for part in (hierarchical, by_priority, own)]
-    sequence = [c for evicted in (True, False) for part in parts for c in part if c.record.info.evicted is evicted]
+    sequence = [c for going in (True, False) for part in parts for c in part if c.record.going is going]
     for borrowing in _attempts(trial, policy, hierarchical, by_priority):
         mark = state.journal.checkpoint()
         victims = _attempt(state, trial, sequence, borrowing=borrowing)

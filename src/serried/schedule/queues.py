@@ -25,6 +25,8 @@ class Help(Flag):
     QUOTA = auto()
     #: nodes, pods and placements
     NODES = auto()
+    #: the end of those who are preempted for it, and nothing else: what it needs is kept for it
+    VICTIMS = auto()
 
 
 @dataclass(frozen=True)
@@ -158,9 +160,9 @@ class PendingQueue:
                     self._unpark(shape)
 
     def wake_all(self) -> None:
-        """Limits or flavors changed: everyone is to be looked at again."""
+        """Limits or flavors changed: everyone is to be looked at again, but those who were promised something."""
         for shape, group in self._groups.items():
-            if group.parked is not None:
+            if group.parked is not None and Help.VICTIMS not in group.parked.helped_by:
                 self._unpark(shape)
 
     def waits_for(self, help_: Help) -> bool:

@@ -11,6 +11,7 @@ from serried.api.names import CheckState, PendingReason, QueueReason
 from serried.quota.limits import missing_references
 from serried.schedule import wording
 from serried.schedule.match import selects
+from serried.schedule.queues import Help
 from serried.schedule.reasons import Reason
 from serried.schedule.state import Activity, ClusterQueueState, Record, State
 
@@ -54,6 +55,8 @@ def refresh(state: State, queue: ClusterQueueState) -> None:
     queue.has_topology = any(f.spec.topology_name in state.topologies for group in flavors for f in group)
     queue.pending.wake_all()
     if len(queue.pending):
+        # A scan of flavors that has stopped half way begins anew: they may be others now.
+        queue.stirred |= Help.QUOTA
         state.awake[queue.name] = None
     before, queue.activity = queue.activity, _activity(state, queue)
     state.accounts.touch(("", queue.name))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from serried.api.assignment import AssignmentError, encode
-from serried.api.kueue import Admission
+from serried.api.kueue import Admission, AdmissionCheckState
 from serried.api.names import CheckState, EvictedReason
 from serried.model.placement import Placement
 from serried.place.keep import Replacement
@@ -41,9 +41,16 @@ def needs_second(state: State, record: Record) -> bool:
         return True
     if holding.admitted:
         return False
+    if record.info.evicted or record.admitting or holding.cluster_queue not in state.cluster_queues:
+        return False
     states = [record.checks.get(name) for name in _checks(state, holding)]
     answered = any(s in (CheckState.RETRY, CheckState.REJECTED) for s in states)
-    return not record.info.evicted and (answered or (bool(states) and all(s == CheckState.READY for s in states)))
+    return answered or None in states or all(s == CheckState.READY for s in states)
+
+
+def lacks_checks(state: State, record: Record) -> bool:
+    """Whether its queue has come to ask for checks that its status knows nothing of, so that nobody works on them."""
+    return record.holding is not None and any(c not in record.checks for c in _checks(state, record.holding))
 
 
 def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
@@ -68,6 +75,11 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
             yield Eviction(EvictedReason.DEACTIVATED, message, deactivate=True)
         else:
             yield Eviction(EvictedReason.ADMISSION_CHECK, "At least one admission check is false")
+        return
+    if lacks_checks(state, record):
+        states = tuple(AdmissionCheckState(name=c, state=record.checks.get(c, CheckState.PENDING)) for c in checks)
+        record.admitting = True
+        yield Grant(holding, states, kind="checks")
         return
     delayed = [a.name for a in holding.admission.pod_set_assignments if a.delayed_topology_request == "Pending"]
     if not delayed:

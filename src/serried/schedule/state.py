@@ -148,7 +148,7 @@ class Record:
     told: Reason | None = None
     #: it is being preempted for this workload: what it holds is given to that already
     leaving: Key | None = None
-    #: its eviction, or that it is admitted after its checks, is decided, and not heard of yet
+    #: its eviction, or that it is admitted after its checks or has to pass others, is decided, and not heard of yet
     evicting: bool = False
     admitting: bool = False
     #: what it waits for after others were preempted for it
@@ -165,6 +165,11 @@ class Record:
     start: Mapping[tuple[int, str], int] = field(default_factory=dict)
     #: what the scan has come to so far
     so_far: Parked | None = None
+
+    @property
+    def going(self) -> bool:
+        """Whether it is on its way out, whoever preempts it or not."""
+        return self.info.evicted or self.evicting
 
 
 class State:
@@ -208,6 +213,8 @@ class State:
         self.waiting: dict[Key, dict[Key, None]] = {}
         #: ClusterQueue (there or not) → the LocalQueues that lead to it
         self.leads_to: dict[str, dict[Key, None]] = {}
+        #: workload → those in queues that are to replace it: what they may get depends on whether it holds something
+        self.successors: dict[Key, dict[Key, None]] = {}
         #: ClusterQueue → the workloads that hold its quota
         self.holders: dict[str, dict[Key, None]] = {}
         #: who holds most of a cell, in words, until that changes; see `flavors`
@@ -217,6 +224,10 @@ class State:
         #: tree of cohorts → ClusterQueues in which somebody waits for quota; and trees in which some was given back
         self.short_of_quota: dict[str, dict[str, None]] = {}
         self.quota_stirred: dict[str, None] = {}
+        #: trees of cohorts in which somebody was admitted on borrowed quota: who may reclaim it may preempt more now
+        self.quota_lent: dict[str, None] = {}
+        #: trees of cohorts in which a ClusterQueue came, went or changed: what could never fit in them may do so now
+        self.trees_changed: dict[str, None] = {}
         #: ClusterQueues in which somebody waits for nodes, and whether nodes have changed since
         self.short_of_nodes: dict[str, None] = {}
         self.nodes_stirred = False
@@ -260,6 +271,12 @@ class State:
         tree = self.ledger.tree_of(cluster_queue)
         if tree in self.short_of_quota:
             self.quota_stirred[tree] = None
+
+    def lend(self, cluster_queue: str, usage: Mapping[Cell, int]) -> None:
+        """Somebody in a ClusterQueue was admitted with this."""
+        node = self.ledger.queue(cluster_queue)
+        if node.parent is not None and any(node.exceeds(cell) for cell in usage):
+            self.quota_lent[self.ledger.tree_of(cluster_queue)] = None
 
     def wait_for_quota(self, cluster_queue: str) -> None:
         """Somebody in this ClusterQueue waits for quota."""
@@ -308,6 +325,8 @@ class State:
         queue.pending.add(record.info.order, record.info.shape)
         queue.untold[record.info.order] = None
         self.awake[cluster_queue] = None
+        if record.info.replaces is not None:
+            self.successors.setdefault(record.info.replaces, {})[record.info.key] = None
 
     # --- promises
 
@@ -375,10 +394,9 @@ class State:
             queue.pending.add(preemptor.info.order, preemptor.info.shape)
             self.awake[queue.name] = None
         self.ledger.charge(record.holding.cluster_queue, record.holding.usage)
-        if record.holding.placements:
-            self._note(
-                record.info.key, self.world.hold(record.info.key, record.holding.placements, record.holding.pod_sets)
-            )
+        places = (*record.holding.placements, *record.leaves)
+        if places:
+            self._note(record.info.key, self.world.hold(record.info.key, places, record.holding.pod_sets))
         self.journal.commit()
 
     def _gone(self, record: Record) -> None:
@@ -412,6 +430,11 @@ class State:
             queue.untold.pop(record.info.order, None)
             # Under StrictFIFO whoever it held back may be next.
             self.awake[queue.name] = None
+            if record.info.replaces is not None:
+                successors = self.successors[record.info.replaces]
+                del successors[key]
+                if not successors:
+                    del self.successors[record.info.replaces]
         record.place, record.cluster_queue = "aside", ""
         if self.outbox.pop(key, None) is not None:
             record.told = None
@@ -430,10 +453,22 @@ class State:
         record.place, record.holding, record.told = "held", holding, None
         self.holders.setdefault(holding.cluster_queue, {})[record.info.key] = None
         self.top_holders.pop(holding.cluster_queue, None)
+        self._wake_successors(record)
         for queue in (("", holding.cluster_queue), holding.local_queue):
             self.accounts.reserve(queue, holding.usage, 1)
             if holding.admitted:
                 self.accounts.admit(queue, holding.usage, 1)
+
+    def change(self, record: Record, holding: Holding) -> None:
+        """Of the same reservation it holds more or less than before. If it is on its way out, it goes on leaving."""
+        leaving, evicting = record.leaving, record.evicting
+        if leaving is None:
+            self.release(record)
+            self.take(record, holding)
+        else:
+            self._uncount(record)
+            self.hold(record, holding)
+        record.evicting = evicting
 
     def release(self, record: Record) -> None:
         """It gives back quota and places; its next place is set by another move."""
@@ -446,6 +481,24 @@ class State:
         self.incomplete.pop(key, None)
         self.second.pop(key, None)
         self.second_waits.pop(key, None)
+        self._uncount(record)
+        record.place, record.holding, record.evicting, record.admitting = "aside", None, False, False
+        record.leaves, record.previous = (), None
+        self._gone(record)
+        self._wake_successors(record)
+        self.stir_quota(holding.cluster_queue)
+        if holding.placements:
+            self.stir_nodes()
+
+    def _wake_successors(self, record: Record) -> None:
+        for key in self.successors.get(record.info.key, ()):
+            name = self.workloads[key].cluster_queue
+            self.cluster_queues[name].pending.wake_all()
+            self.awake[name] = None
+
+    def _uncount(self, record: Record) -> None:
+        holding, key = record.holding, record.info.key
+        assert holding is not None
         self.top_holders.pop(holding.cluster_queue, None)
         holders = self.holders[holding.cluster_queue]
         del holders[key]
@@ -455,12 +508,6 @@ class State:
             if holding.admitted:
                 self.accounts.admit(queue, holding.usage, -1)
             self.accounts.reserve(queue, holding.usage, -1)
-        record.place, record.holding, record.evicting, record.admitting = "aside", None, False, False
-        record.leaves, record.previous = (), None
-        self._gone(record)
-        self.stir_quota(holding.cluster_queue)
-        if holding.placements:
-            self.stir_nodes()
 
     def rehold(self, record: Record, holding: Holding, leaves: tuple[Placement, ...] = ()) -> None:
         """It holds the same quota, but other places, and until that is confirmed also those that it leaves."""

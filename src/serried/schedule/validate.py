@@ -8,6 +8,7 @@ from serried.api.meta import Key
 from serried.model.validate import validate as validate_world
 from serried.quota.limits import Cell
 from serried.schedule.accounts import Account
+from serried.schedule.queues import Help
 from serried.schedule.state import State
 
 
@@ -93,6 +94,9 @@ def _promised(state: State, key: Key) -> None:
     record = state.workloads[key]
     assert record.promise is not None
     assert record.place == "queued", f"{key} was promised something and is {record.place}"
+    parked = state.cluster_queues[record.cluster_queue].pending.parked(record.info.order)
+    helped_by = parked.helped_by if parked is not None else Help.NOTHING
+    assert Help.VICTIMS in helped_by, f"{key} was promised something and looks for more"
     for victim in record.promise.awaited:
         assert state.workloads[victim].leaving == key, f"{key} waits for {victim}, which does not leave for it"
     looked_at = key in state.promised or key in state.promise_waits

@@ -26,6 +26,8 @@ class Want:
     has_place: Callable[[], bool] | None = None
     #: of those that only their uids tell apart, these go first
     first: Callable[[Record], bool] | None = None
+    #: of `contested`, the cells whose quota is short; if there are any, the others are contested for nodes alone
+    short: frozenset[Cell] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def victim_order(
         reserved = (holding.reserved_at if holding is not None else None) or now
         usage = state.usage_of(info.queue) if own and state.usage_ordered(queue) else 0.0
         later = first is not None and not first(record)
-        return (not info.evicted, own, -usage, info.priority, -reserved.timestamp(), later, info.uid, info.key)
+        return (not record.going, own, -usage, info.priority, -reserved.timestamp(), later, info.uid, info.key)
 
     return key
 
@@ -78,8 +80,15 @@ def candidates_in(state: State, queue: str, want: Want, policy: str) -> Iterable
             continue
         if may_preempt(policy, want.info, record.info):
             usage = record.holding.usage
-            if any(usage.get(cell, 0) > 0 for cell in want.contested):
+            uses = {cell for cell in want.contested if usage.get(cell, 0) > 0}
+            if uses and (not want.short or queue == want.queue or _borrows(state, queue, uses & want.short or uses)):
                 yield record
+
+
+def _borrows(state: State, queue: str, cells: Iterable[Cell]) -> bool:
+    """Whether a queue uses more than its quota of any of these: what is its own it would only take back."""
+    node = state.ledger.queue(queue)
+    return any(node.exceeds(cell) for cell in cells)
 
 
 class Trial:

@@ -22,6 +22,20 @@ def wake(state: State) -> None:
                 queue.stirred |= Help.QUOTA
                 state.awake[name] = None
     state.quota_stirred.clear()
+    if state.trees_changed or state.quota_lent:
+        for name, queue in state.cluster_queues.items():
+            if not len(queue.pending):
+                continue
+            tree = state.ledger.tree_of(name)
+            if tree in state.trees_changed:
+                queue.stirred |= Help.QUOTA
+                queue.pending.wake_all()
+                state.awake[name] = None
+            elif tree in state.quota_lent and queue.spec.preemption.reclaim_within_cohort != "Never":
+                queue.stirred |= Help.QUOTA | Help.NODES
+                state.awake[name] = None
+        state.trees_changed.clear()
+        state.quota_lent.clear()
     if state.nodes_stirred:
         for name in state.short_of_nodes:
             queue = state.cluster_queues.get(name)

@@ -119,3 +119,11 @@ def passed(child: Node) -> int:
 
 def usage(book: Ledger) -> list[dict[tuple[str, str], int]]:
     return [dict(node.usage) for node in (*map(book.queue, QUEUES), *book.cohorts())]
+
+
+def test_of_unlimited_quota_only_the_lending_limit_is_lent() -> None:
+    book = ledger(a=("x", limits(LIMIT, lending=3)), b=("x", limits(1)))
+    assert (book.available("b", CPU), book.maximum("b", CPU), book.available("a", CPU)) == (4, 4, LIMIT)
+    book.charge("a", {CPU: 1000})
+    book.charge("b", {CPU: 4})
+    assert (book.available("b", CPU), book.available("a", CPU)) == (0, LIMIT)

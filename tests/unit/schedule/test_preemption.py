@@ -168,7 +168,7 @@ def test_an_eviction_that_the_server_refuses_is_taken_back() -> None:
     story.cycle()
     story.submit("urgent", priority=9, cpu=6)
     story.cycle()
-    story.engine.withdraw((NS, "low"), at(100))
+    story.engine.withdraw_eviction((NS, "low"))
     story.engine.validate()
     story.submit("small", priority=1, cpu=1, created=1)
     admitted, evictions, _ = story.cycle()
