@@ -20,6 +20,7 @@ from serried.model.nodes import NAME_FIELD, Nodes, allocatable, same_for_placeme
 from serried.model.placement import Placement
 from serried.model.pods import BoundPod, readable_requests
 from serried.model.requests import PodSetRequest
+from serried.model.room import Rooms
 from serried.model.topology import Tree, build
 
 _TERMINAL: Final = ("Succeeded", "Failed")
@@ -38,6 +39,7 @@ class World:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.capacity = Capacity()
+        self.rooms = Rooms(self.capacity)
         self.nodes = Nodes(self.capacity.rows)
         self.topologies: dict[str, Topology] = {}
         self.flavors: dict[str, ResourceFlavor] = {}
@@ -68,6 +70,7 @@ class World:
         if changed or taints != self.nodes.taint_code[row]:
             self._forget(changed, all_trees=shadowed != self.nodes.shadowed)
         self.capacity.set_allocatable(row, allocatable(node))
+        self.rooms.touch(np.array([row]))
         if changed or usable != self.nodes.usable[row]:
             self._resettle(row)
         if changed and self.nodes.references[row]:
@@ -88,6 +91,7 @@ class World:
         if shadowed != self.nodes.shadowed:
             self._trees.clear()
         self.capacity.set_allocatable(row, {})
+        self.rooms.touch(np.array([row]))
         self._resettle(row)
         return True
 
@@ -277,9 +281,9 @@ class World:
         pod.counted = sign > 0
         rows = np.array([pod.row])
         amount = amounts(pod.vector, np.ones(1, dtype=np.int64))
-        add(self.capacity.free, pod.vector, rows, amount, -sign)
+        self._add(self.capacity.free, pod.vector, rows, amount, -sign)
         if pod.workload is None:
-            add(self.capacity.unheld, pod.vector, rows, amount, -sign)
+            self._add(self.capacity.unheld, pod.vector, rows, amount, -sign)
 
     def _cover(self, hold: Hold, key: Key, pod: BoundPod) -> Literal["", "as is", "moved"]:
         """Whether a hold covers this pod ("": it does not), and if a charge has moved to the pod's node for it.
@@ -309,7 +313,7 @@ class World:
             del share.charged[row]
         rows = np.array([row])
         change = amounts(share.vector, np.array([now])) - amounts(share.vector, np.array([before]))
-        add(self.capacity.free, share.vector, rows, change, -1)
+        self._add(self.capacity.free, share.vector, rows, change, -1)
         self.nodes.references[row] += (now > 0) - (before > 0)
 
     def _resettle(self, row: int) -> None:
@@ -458,7 +462,7 @@ class World:
 
     def _charge_share(self, share: Share, sign: int) -> None:
         rows, counts = share.rows_and_counts()
-        add(self.capacity.free, share.vector, rows, amounts(share.vector, counts), -sign)
+        self._add(self.capacity.free, share.vector, rows, amounts(share.vector, counts), -sign)
         self.nodes.references[rows] += sign
 
     def charge(self, array: Ints, tree: Tree, leaves: Ints, counts: Ints, requests: Mapping[str, int]) -> None:
@@ -478,8 +482,13 @@ class World:
                 ]
             )
         amount = amounts(vector, taken)
-        self.journal.record(lambda: add(array, vector, rows, amount, 1))
-        add(array, vector, rows, amount, -1)
+        self.journal.record(lambda: self._add(array, vector, rows, amount, 1))
+        self._add(array, vector, rows, amount, -1)
+
+    def _add(self, array: Ints, vector: Vector, rows: Ints, amount: Ints, sign: int) -> None:
+        """Every change of a capacity array by pods and holds. `rows` must be distinct."""
+        add(array, vector, rows, amount, sign)
+        self.rooms.touch(rows)
 
     # --- requests
 

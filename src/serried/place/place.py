@@ -108,6 +108,7 @@ class _Trial:
         self.world = world
         self.flavor = flavor
         self.options = options
+        self.assume_empty = assume_empty
         self.array = world.capacity.unheld if assume_empty else world.capacity.free
         self.replacement = replacement
         self.previous = previous if options.elastic else _NONE
@@ -246,12 +247,21 @@ class _Trial:
         free = tree.leaf_free(self.array, nodes.usable)
         vector = self.world.capacity.vector(workers.requests)
         if ask.leader is None:
-            pods = fits(free, vector, tree.leaves) * allowed
+            if tree.host:
+                pods = self.world.rooms.of(vector, assume_empty=self.assume_empty).take(tree.rows)
+            else:
+                pods = fits(free, vector, tree.leaves)
+            pods *= allowed
             return Room(present, ask.within, masked, free, vector, pods, None, None, score)
         own = self.world.capacity.vector(ask.leader.requests)
-        pods, beside, welcome = fits_beside(free, vector, own, tree.leaves)
+        if tree.host:
+            by_row = self.world.rooms.beside(vector, own, assume_empty=self.assume_empty)
+            pods, beside, welcome = (numbers.take(tree.rows) for numbers in by_row)
+        else:
+            pods, beside, fitting = fits_beside(free, vector, own, tree.leaves)
+            welcome = fitting.astype(np.int64)
         pods, beside = pods * allowed, beside * allowed
-        hosts = welcome & _allowed(present, self.mask(tree, ask.leader))
+        hosts = (welcome > 0) & _allowed(present, self.mask(tree, ask.leader))
         if ask.within is not None:
             hosts &= ask.within
         with_leader = np.where(hosts, beside, pods)
