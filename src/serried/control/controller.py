@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 Subject = tuple[Resource[Any], Key]
 
 _AFTER_A_FAULT = 30.0  # seconds
+_PAUSE, _LONGEST_PAUSE = 2.0, 0.1  # between cycles: times what the last one took, and seconds
 _LOOK_AT_CLOCK = 1.0  # seconds between looks at the clock while somebody backs off
 
 
@@ -131,12 +133,19 @@ class Controller:
     # --- decisions
 
     async def _cycles(self) -> None:
-        """Runs a cycle whenever the engine could do something; events that come together share one."""
+        """Runs a cycle whenever the engine could do something; events that come together share one.
+
+        The next one is put off for twice the time that the last one took: in a storm of events, cycles become fewer and
+        each serves more of them, and reading and writing get most of the loop.
+        """
+        pause = 0.0
         while True:
             await self._woken()
-            await asyncio.sleep(0)  # whatever else is ready on the loop belongs to the same cycle
+            await asyncio.sleep(pause)  # if 0: whatever else is ready on the loop belongs to the same cycle
             self._wake.clear()
+            started = time.monotonic()
             cycle = self.engine.cycle(self._clock())
+            pause = min(_PAUSE * (time.monotonic() - started), _LONGEST_PAUSE)
             for wait in cycle.waits:
                 self._status.waits(wait.key, wait.reason)
             for admit in cycle.decisions:
