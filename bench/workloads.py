@@ -80,6 +80,12 @@ def workload(queue: int, kind: Class, index: int) -> dict[str, Any]:
     }
 
 
+def queue_spec(queue: int) -> dict[str, Any]:
+    quota = {"name": "cpu", "nominalQuota": NOMINAL, "borrowingLimit": BORROWING}
+    group = {"coveredResources": ["cpu"], "flavors": [{"name": FLAVOR, "resources": [quota]}]}
+    return {"cohortName": f"cohort-{cohort_of(queue)}", "namespaceSelector": {}, "resourceGroups": [group]}
+
+
 async def set_up(cluster: HttpCluster) -> None:
     async def make(resource: Any, name: str, spec: dict[str, Any], namespace: str = "") -> None:
         body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name}, "spec": spec}
@@ -87,11 +93,8 @@ async def set_up(cluster: HttpCluster) -> None:
 
     await cluster.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     await make(RESOURCE_FLAVORS, FLAVOR, {})
-    quota = {"name": "cpu", "nominalQuota": NOMINAL, "borrowingLimit": BORROWING}
-    group = {"coveredResources": ["cpu"], "flavors": [{"name": FLAVOR, "resources": [quota]}]}
     for i in range(QUEUES):
-        spec = {"cohortName": f"cohort-{cohort_of(i)}", "namespaceSelector": {}, "resourceGroups": [group]}
-        await make(CLUSTER_QUEUES, f"q{i}", spec)
+        await make(CLUSTER_QUEUES, f"q{i}", queue_spec(i))
         await make(LOCAL_QUEUES, f"q{i}", {"clusterQueue": f"q{i}"}, NAMESPACE)
 
 
