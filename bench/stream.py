@@ -1,6 +1,5 @@
 """The stream of `bench/workloads.py` through the engine alone, in simulated time: what decisions make of it.
 
-
 `python -m bench.stream [--share S] [--latency SECONDS ...]` prints, for each time that a write to the API server takes
 until it is seen, the wall time, the share of quota held while somebody waits, the mean time to admission per class,
 and the CPU time of decisions per Workload.
