@@ -29,6 +29,7 @@ from serried.api.resources import CLUSTER_QUEUES, COHORTS, LOCAL_QUEUES, POD_GRO
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound, Unavailable
 from serried.control import conditions
 from serried.control.config import Configuration
+from serried.control.decided import Told
 from serried.control.events import Recorder
 from serried.control.executor import Observe
 from serried.control.state import State
@@ -66,7 +67,7 @@ class StatusWriter:
         self._interval = config.status_interval
         self._waits: dict[Key, Reason] = {}
         self._due: dict[Key, Reason] = {}  # those of them that this round writes
-        self._telling: dict[Key, asyncio.Task[Any]] = {}  # … and is writing
+        self._telling: dict[Key, Told] = {}  # … and is writing
         self._queues: set[Key] = set()
         self._cohorts: set[str] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -81,10 +82,10 @@ class StatusWriter:
         self._waits[key] = reason
         self.wake()
 
-    def admitted(self, key: Key) -> asyncio.Task[Any] | None:
+    def admitted(self, key: Key) -> Told | None:
         """It waits no longer: what was to be said of its wait is not said any more.
 
-        Returns what is being written of it now, if anything: an admission written beside it would be refused.
+        Returns what comes of a write of it that is on its way: an admission written beside it would be refused.
         """
         self._waits.pop(key, None)
         self._due.pop(key, None)
@@ -143,23 +144,25 @@ class StatusWriter:
     async def _tell(self, key: Key) -> None:
         """Why this Workload waits, unless it has been let in since the round began."""
         reason = self._due.pop(key, None)
-        task = asyncio.current_task()
-        if reason is None or task is None:
+        if reason is None:
             return
-        self._telling[key] = task
+        told = self._telling[key] = asyncio.get_running_loop().create_future()
+        versions = None
         try:
-            await self._write_wait(key, reason)
+            versions = await self._write_wait(key, reason)
         finally:
+            told.set_result(versions)
             del self._telling[key]
 
-    async def _write_wait(self, key: Key, reason: Reason) -> None:
+    async def _write_wait(self, key: Key, reason: Reason) -> tuple[str, str] | None:
+        """Returns the versions before and after it, if anything had to be written."""
         workload = self._state.workloads.get(key)
         if workload is None or workload.status.admission is not None or _is_finished(workload):
-            return
+            return None
         change = conditions.pending(reason.code, reason.message)
         asks = self._state.engine.resource_requests(key)
         if conditions.same(workload.status.conditions, change) and asks == workload.status.resource_requests:
-            return
+            return None
         old = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED)
         patch = conditions.status_patch(workload, [change], self._clock())
         if asks != workload.status.resource_requests:
@@ -168,6 +171,7 @@ class StatusWriter:
         self._observe(WORKLOADS, written)
         if old is None or old.reason != change.reason:
             self._recorder.event(WORKLOADS, written, "Pending", change.message, warning=reason.layer == "input")
+        return workload.metadata.resource_version, written.metadata.resource_version
 
     async def _write_queue(self, key: Key) -> None:
         """Numbers and the condition Active of one queue: ClusterQueue ("", name) or LocalQueue (namespace, name)."""

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Literal
 
+import msgspec
+
 from serried.api.kueue import Workload
 from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import WorkloadCondition
@@ -20,6 +22,9 @@ from serried.control.state import State
 from serried.schedule.decisions import Admit, Evict, Finish
 
 log = logging.getLogger(__name__)
+
+#: The versions of a Workload before and after a write; None: nothing was written.
+Told = asyncio.Future[tuple[str, str] | None]
 
 RETRY_FIRST, RETRY_MOST = 0.2, 5.0  # seconds between tries of a write that failed
 
@@ -46,11 +51,16 @@ class DecisionWriter:
         self.admitting: dict[Key, asyncio.Task[None]] = {}
         self._refusals: dict[Key, int] = {}  # how often a Workload's admission was refused in a row
 
-    async def admit(self, admit: Admit, *, after: asyncio.Task[Any] | None = None) -> None:
-        """Writes a reservation or an admission, once `after` is done; a refused one is taken back in the engine."""
+    async def admit(self, admit: Admit, *, after: Told | None = None) -> None:
+        """Writes a reservation or an admission; a refused one is taken back in the engine.
+
+        `after`: a write of our own that is on its way. What was decided for the version before it holds after it.
+        """
         try:
             if after is not None:
                 await asyncio.wait({after})
+                if (versions := after.result()) is not None and versions[0] == admit.resource_version:
+                    admit = msgspec.structs.replace(admit, resource_version=versions[1])
             await self._write_admission(admit)
         finally:
             if self._is_latest(admit.key):
