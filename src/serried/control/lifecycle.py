@@ -312,6 +312,9 @@ def _hold(job: Job, workload: Workload, view: View) -> list[Step]:
         change["podSets"] = msgspec.to_builtins(pod_sets)
     if workload.spec.queue_name != jobs.queue_name(job):
         change["queueName"] = jobs.queue_name(job)
+    if workload.status.admission is not None and change.keys() & {"podSets", "queueName"}:
+        # Its quota is reserved, for other pods or in another queue.
+        return [*steps, DeleteWorkload(workload, "after its quota was reserved, its job was changed")]
     if change:
         version = workload.metadata.resource_version
         patch = {"metadata": {"resourceVersion": version}, "spec": change}

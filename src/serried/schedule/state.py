@@ -499,7 +499,10 @@ class State:
         self.confirm(record, holding)
         record.leaves, record.previous = leaves, None if holding.confirmed else before
         places = (*holding.placements, *leaves)
-        self._note(record.info.key, self.world.hold(record.info.key, places, holding.pod_sets))
+        if places:
+            self._note(record.info.key, self.world.hold(record.info.key, places, holding.pod_sets))
+        else:
+            self.world.release(record.info.key)
         self.journal.commit()
         self.stir_nodes()
 

@@ -173,6 +173,22 @@ def test_what_waits_is_left_alone_and_what_was_started_too_early_is_stopped() ->
     assert step.patch["spec"] == {"suspend": True}
 
 
+def test_what_was_reserved_for_other_pods_or_in_another_queue_is_not_kept() -> None:
+    given = job()
+    reserved = admitted(given)
+    reserved.status.conditions = [c for c in reserved.status.conditions if c.type == "QuotaReserved"]
+    assert steps(given, reserved) == []
+    larger = job()
+    larger.spec.parallelism = larger.spec.completions = 5
+    for changed in (larger, job(labels={names.QUEUE_NAME: "other"})):
+        (step,) = steps(changed, reserved)
+        assert isinstance(step, DeleteWorkload)
+        assert "after its quota was reserved" in step.why
+    # A priority can change meanwhile.
+    (step,) = steps(job(labels={names.QUEUE_NAME: "lq", names.PRIORITY_CLASS: "high"}), reserved, classes={"high": 10})
+    assert isinstance(step, PatchWorkload)
+
+
 def test_the_workload_follows_its_job_while_it_waits() -> None:
     workload = made(job())
     changed = job(labels={names.QUEUE_NAME: "other"})

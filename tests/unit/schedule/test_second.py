@@ -112,6 +112,24 @@ def test_places_wait_for_nodes_that_are_still_to_be_made() -> None:
     given.validate()
 
 
+def test_places_that_are_refused_are_no_longer_held() -> None:
+    queue = cluster_queue(flavors={"h100": {GPU: 64}}, **CHECKS)
+    given = engine(topology(), flavor("h100", "fabric"), queue, local_queue())
+    given.set_admission_check(check(controller="kueue.x-k8s.io/provisioning-request"))
+    pending = workload("w", pod_set(2, required=RACK, ours=True, gpu=8))
+    feed(given, pending)
+    (admit,) = given.cycle(at(0)).decisions
+    written = with_admission(pending, admit.admission, admitted=False)
+    written.status.admission_checks = [AdmissionCheckState(name="budget", state="Ready")]
+    given.set_workload(written)
+    for name in ("n0", "n1"):
+        feed(given, node(name))
+    assert [a.kind for a in given.cycle(at(0)).decisions] == ["topology"]
+    given.withdraw((NS, "w"), at(0))
+    given.validate()
+    assert [a.kind for a in given.cycle(at(0)).decisions] == ["topology"]
+
+
 def placed(spare: bool) -> tuple[Engine, Workload]:
     """A gang on two of the nodes, one of which is lost; `spare`: there is a third."""
     given = engine(topology(), flavor("h100", "fabric"), cluster_queue(flavors={"h100": {GPU: 64}}), local_queue())
@@ -147,6 +165,39 @@ def test_pods_of_a_lost_node_get_another_one() -> None:
     given.set_workload(with_admission(written, again.admission, version=10))
     given.validate()
     assert not given.cycle(at(1)).decisions
+
+
+def test_what_is_taken_away_while_other_places_are_written_is_not_held_any_more() -> None:
+    given, written = placed(spare=True)
+    (admit,) = given.cycle(at(0)).decisions
+    assert admit.kind == "replacement"
+    gone = msgspec.convert(msgspec.to_builtins(written), Workload)
+    gone.metadata.resource_version = "10"
+    gone.status.admission = None
+    gone.status.conditions = []
+    given.set_workload(gone)
+    given.withdraw((NS, "w"), at(0))  # the write was too late
+    given.validate()
+    assert [a.kind for a in given.cycle(at(0)).decisions] == ["new"]
+
+
+def test_a_place_found_on_the_same_node_is_confirmed() -> None:
+    # The node was lost, and is back.
+    given = engine(topology(), flavor("h100", "fabric"), cluster_queue(flavors={"h100": {GPU: 64}}), local_queue())
+    feed(given, node("n0", gpus=16))
+    pending = workload("w", pod_set(1, required=RACK, ours=True, gpu=8))
+    feed(given, pending)
+    (admit,) = given.cycle(at(0)).decisions
+    written = with_admission(pending, admit.admission)
+    written.status.unhealthy_nodes = [UnhealthyNode(name="n0")]
+    given.set_workload(written)
+    (admit,) = given.cycle(at(0)).decisions
+    given.set_workload(with_admission(pending, admit.admission, version=10))
+    holding = given._state.workloads[NS, "w"].holding
+    assert holding is not None
+    assert holding.confirmed
+    feed(given, workload("x", pod_set(1, required=RACK, ours=True, gpu=8), created=1))
+    assert run(given) == ["x"]
 
 
 def test_a_gang_without_another_node_is_evicted() -> None:
