@@ -292,6 +292,12 @@ class State:
             return float("inf")
         return used / float(weight)
 
+    def head(self, queue: ClusterQueueState) -> Order | None:
+        """Who in a ClusterQueue is to be looked at next; None: nobody until something changes."""
+        if not self.usage_ordered(queue.name):
+            return queue.pending.head()
+        return queue.pending.head(lambda order: self.usage_of(self.workloads[order[3], order[4]].info.queue))
+
     # --- moves: each takes a record from one place to another
 
     def set_aside(self, record: Record, reason: Reason) -> None:

@@ -30,6 +30,10 @@ def sample_usage(state: State, now: datetime) -> None:
             state.local_usage[key] = value
         else:
             state.local_usage.pop(key, None)
+    # Somebody else may come first now.
+    for name, queue in state.cluster_queues.items():
+        if queue.pending.strict and state.usage_ordered(name) and state.head(queue) is not None:
+            state.awake[name] = None
 
 
 def count_usage(state: State, record: Record, usage: Mapping[Cell, int]) -> None:

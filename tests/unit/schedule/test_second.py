@@ -265,6 +265,24 @@ def test_the_local_queue_that_used_less_is_served_first() -> None:
     assert run(given) == ["a0", "b0", "a1", "b1"]
 
 
+def test_under_strict_fifo_who_is_first_by_usage_holds_back_the_others() -> None:
+    given = Engine(options=Options(admission_fair_sharing=AdmissionFairSharing(half_life=10, sampling_interval=1)))
+    given.set_namespace(NS, {})
+    scope: dict[str, Any] = {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}}
+    queue = cluster_queue(flavors={"f": {"cpu": 8}}, strict=True, **scope)
+    for item in (flavor("f"), queue, local_queue("a"), local_queue("b")):
+        feed(given, item)
+    feed(given, workload("a0", queue="a", cpu=2))
+    assert run(given) == ["a0"]
+    feed(given, workload("a1", queue="a", cpu=2, created=1))
+    feed(given, workload("b1", queue="b", cpu=7, created=2))
+    feed(given, workload("b2", queue="b", cpu=1, created=3))
+    # b has used nothing: b1 comes first, and waits. The cycles come to an end.
+    assert run(given) == []
+    given.delete_workload((NS, "b1"))
+    assert run(given) == ["b2", "a1"]
+
+
 def test_a_slice_takes_the_place_of_the_one_before() -> None:
     given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}), local_queue())
     first = workload("s1", pod_set(8, cpu=1))
