@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -84,17 +85,25 @@ class StatusWriter:
             queues, self._queues = self._queues, set()
             gangs, self._state.changed_gangs = self._state.changed_gangs, set()
             await asyncio.gather(
-                *(self._bounded(self._write_wait(k, r), self._waits.setdefault, k, r) for k, r in waits.items()),
-                *(self._bounded(self._write_queue(k), self._queues.add, k) for k in sorted(queues)),
-                *(self._bounded(self._write_pod_group(k), self._state.changed_gangs.add, k) for k in sorted(gangs)),
+                *(
+                    self._bounded(partial(self._write_wait, k, r), self._waits.setdefault, k, r)
+                    for k, r in waits.items()
+                ),
+                *(self._bounded(partial(self._write_queue, k), self._queues.add, k) for k in sorted(queues)),
+                *(
+                    self._bounded(partial(self._write_pod_group, k), self._state.changed_gangs.add, k)
+                    for k in sorted(gangs)
+                ),
             )
             await asyncio.sleep(self._interval)
 
-    async def _bounded(self, write: Coroutine[Any, Any, None], again: Callable[..., object], *what: object) -> None:
+    async def _bounded(
+        self, write: Callable[[], Coroutine[Any, Any, None]], again: Callable[..., object], *what: object
+    ) -> None:
         """One write. Whether it was overtaken or not answered: it is due `again`, at the next interval."""
         async with self._slots:
             try:
-                await write
+                await write()
             except NotFound as error:
                 log.debug("status write overtaken: %s", error)
             except (Conflict, Unavailable) as error:

@@ -365,6 +365,9 @@ def _end(job: Job, gang: Gang) -> tuple[bool, str] | None:
     if (end := jobs.finished(job)) is not None:
         return end
     completions = job.spec.completions
+    if job.spec.suspend:
+        # Of a suspended Job, pods that succeed on their way out may count for nothing: only the Job itself knows.
+        return None
     if not completions or gang.counts[Stage.SUCCEEDED] < completions:
         return None
     succeeded = [m for m in gang if m.stage is Stage.SUCCEEDED]

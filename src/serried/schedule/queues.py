@@ -168,7 +168,7 @@ class PendingQueue:
 
     def waits_for(self, help_: Help) -> bool:
         """Whether this kind of help could wake anyone."""
-        return bool(self._helped[help_])
+        return any(shapes for kind, shapes in self._helped.items() if kind in help_)
 
     def _unpark(self, shape: bytes) -> None:
         group = self._groups[shape]

@@ -326,6 +326,16 @@ def test_the_end_is_written_when_the_job_says_so_or_all_its_pods_have_succeeded(
     )
 
 
+def test_pods_that_succeed_after_their_job_was_stopped_are_not_its_end() -> None:
+    # They may not count for the Job, which then is neither complete nor queued any more.
+    given = admitted(job())
+    given.status.conditions.append(Condition(type="Evicted", status="True", reason="Preempted"))
+    (step,) = steps(job(), given, members(Stage.SUCCEEDED, Stage.SUCCEEDED))
+    assert isinstance(step, PatchWorkload)
+    assert step.patch["status"]["admission"] is None
+    assert not any(c["type"] == "Finished" for c in step.patch["status"]["conditions"])
+
+
 def test_a_running_job_that_names_no_queue_any_more_stays_ours_until_it_is_suspended() -> None:
     workload = admitted(job())
     waits = members(Stage.WAITING, Stage.WAITING)
