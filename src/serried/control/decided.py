@@ -88,7 +88,7 @@ class DecisionWriter:
         patch = conditions.status_patch(workload, changes, self._clock(), admission=admit.admission, checks=checks)
         # It was decided for this version: if anything has changed since, it has to be decided anew.
         patch["metadata"]["resourceVersion"] = admit.resource_version
-        if admit.kind == "replacement":
+        if admit.kind in ("new", "replacement"):  # of its places, none is on a node that was lost before
             patch["status"]["unhealthyNodes"] = None
         try:
             written: Workload = await self._cluster.patch(

@@ -340,6 +340,9 @@ def _hold(job: Job, workload: Workload, view: View) -> list[Step]:
         change["podSets"] = msgspec.to_builtins(pod_sets)
     if workload.spec.queue_name != jobs.queue_name(job):
         change["queueName"] = jobs.queue_name(job)
+    if workload.status.admission is not None and change.keys() & {"podSets", "queueName"}:
+        # Its quota is reserved, for other pods or in another queue.
+        return [*steps, DeleteWorkload(workload, "after its quota was reserved, its job was changed")]
     if change:
         version = workload.metadata.resource_version
         patch = {"metadata": {"resourceVersion": version}, "spec": change}
@@ -392,6 +395,9 @@ def _end(job: Job, gang: Gang) -> tuple[bool, str] | None:
     if (end := jobs.finished(job)) is not None:
         return end
     completions = job.spec.completions
+    if job.spec.suspend:
+        # Of a suspended Job, pods that succeed on their way out may count for nothing: only the Job itself knows.
+        return None
     if not completions or gang.counts[Stage.SUCCEEDED] < completions:
         return None
     succeeded = [m for m in gang if m.stage is Stage.SUCCEEDED]

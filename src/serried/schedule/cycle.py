@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import cache
 from heapq import nsmallest
 
 from serried.api.assignment import AssignmentError
@@ -29,7 +28,7 @@ from serried.schedule.queues import Help, Parked
 from serried.schedule.reasons import Reason
 from serried.schedule.routing import end_backoff
 from serried.schedule.second import second_pass
-from serried.schedule.state import ClusterQueueState, Promise, Record, State
+from serried.schedule.state import Promise, Record, State
 from serried.schedule.usage import count_usage, sample_usage
 from serried.schedule.waiting import park, tell_arrivals, wake
 from serried.schedule.why import preemption_message, reason_of
@@ -62,7 +61,7 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
             break
     for name in list(state.awake):
         queue = state.cluster_queues.get(name)
-        if queue is None or queue.pending.head() is None:
+        if queue is None or state.head(queue) is None:
             del state.awake[name]
             if queue is not None:
                 tell_arrivals(state, queue)
@@ -159,16 +158,9 @@ class _Turn:
         found = []
         for name in self.state.awake:
             queue = self.state.cluster_queues.get(name)
-            if queue is not None and (head := self._head(queue)) is not None:
+            if queue is not None and (head := self.state.head(queue)) is not None:
                 found.append(head)
         return found if len(found) <= limit else nsmallest(limit, found)
-
-    def _head(self, queue: ClusterQueueState) -> Order | None:
-        if not self.state.usage_ordered(queue.name):
-            return queue.pending.head()
-        usage = cache(self.state.usage_of)
-        workloads = self.state.workloads
-        return queue.pending.head(lambda order: usage(workloads[order[3], order[4]].info.queue))
 
     def round(self, heads: Sequence[Order]) -> None:
         entries = [self._entry(order) for order in heads]
@@ -178,7 +170,7 @@ class _Turn:
             # While something is blocked, nobody else is nominated: that something is blocked is no reason to wait.
             if self.state.options.one_head or entry.skipped or blocked or self.left <= 0:
                 return None
-            head = self._head(entry.queue)
+            head = self.state.head(entry.queue)
             return None if head is None else self._entry(head)
 
         for entry in in_order(self.state, entries, following):

@@ -301,7 +301,8 @@ class Engine:
             self._take(record, workload)
         elif record.place == "held":
             assert record.holding is not None
-            if record.holding.confirmed:
+            # Not, as long as it is only assumed; but other places for what it held mean nothing without that.
+            if record.holding.confirmed or record.previous is not None:
                 state.release(record)
                 route(state, record)
         elif record.place == "finished" or not waits:
@@ -351,7 +352,8 @@ class Engine:
 
     def _take(self, record: Record, workload: Workload) -> None:
         state, before = self._state, record.holding
-        if record.previous is not None and record.previous.admission == workload.status.admission:
+        has = workload.status.admission
+        if record.previous is not None and before is not None and record.previous.admission == has != before.admission:
             # From before its new places were written.
             return
         counts = tuple(p.count for p in record.info.pod_sets)

@@ -123,10 +123,11 @@ class PendingQueue:
         `before`: what counts before the order, less first.
         """
         if before is not None:
-            ready = [member for group in self._groups.values() if group.parked is None for member in group.members]
-            first = min(ready, key=lambda order: (before(order), order), default=None)
-            holder = self.holder() if first is not None else None
-            return None if first is None or (holder is not None and holder < first) else first
+            holds_back = [g for g in self._groups.values() if self.strict and self._counts(g, holding=True)]
+            ready = [group for group in self._groups.values() if group.parked is None]
+            orders = (member for group in (*ready, *holds_back) for member in group.members)
+            first = min(orders, key=lambda order: (before(order), order), default=None)
+            return first if first is not None and self.parked(first) is None else None
         first = self._top(self._ready, holding=False)
         if first is None:
             return None
@@ -167,7 +168,7 @@ class PendingQueue:
 
     def waits_for(self, help_: Help) -> bool:
         """Whether this kind of help could wake anyone."""
-        return bool(self._helped[help_])
+        return any(shapes for kind, shapes in self._helped.items() if kind in help_)
 
     def _unpark(self, shape: bytes) -> None:
         group = self._groups[shape]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Literal
 
 from serried.api.kueue import (
@@ -308,6 +309,13 @@ class State:
             return float("inf")
         return used / float(weight)
 
+    def head(self, queue: ClusterQueueState) -> Order | None:
+        """Who in a ClusterQueue is to be looked at next; None: nobody until something changes."""
+        if not self.usage_ordered(queue.name):
+            return queue.pending.head()
+        usage = cache(self.usage_of)
+        return queue.pending.head(lambda order: usage(self.workloads[order[3], order[4]].info.queue))
+
     # --- moves: each takes a record from one place to another
 
     def set_aside(self, record: Record, reason: Reason) -> None:
@@ -515,7 +523,10 @@ class State:
         self.confirm(record, holding)
         record.leaves, record.previous = leaves, None if holding.confirmed else before
         places = (*holding.placements, *leaves)
-        self._note(record.info.key, self.world.hold(record.info.key, places, holding.pod_sets))
+        if places:
+            self._note(record.info.key, self.world.hold(record.info.key, places, holding.pod_sets))
+        else:
+            self.world.release(record.info.key)
         self.journal.commit()
         self.stir_nodes()
 

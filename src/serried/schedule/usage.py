@@ -44,6 +44,10 @@ def sample_usage(state: State, now: datetime) -> None:
         state.local_usage[key] = LocalUsage(now, after)
         if after != before:
             state.accounts.touch(key)
+    # Somebody else may come first now.
+    for name, queue in state.cluster_queues.items():
+        if queue.pending.strict and state.usage_ordered(name) and state.head(queue) is not None:
+            state.awake[name] = None
 
 
 def sample_due(state: State) -> datetime | None:

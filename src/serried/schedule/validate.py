@@ -41,7 +41,7 @@ def _places(state: State) -> None:
             assert (record.place, record.cluster_queue) == ("queued", name), f"{key} waits in {name} and is {record}"
             assert record.info.order == order, f"{key} waits in {name} at {order} instead of {record.info.order}"
             queued[key] += 1
-        assert queue.pending.head() is None or name in state.awake, f"nobody looks at the candidates of {name}"
+        assert state.head(queue) is None or name in state.awake, f"nobody looks at the candidates of {name}"
         assert set(queue.untold) <= set(orders), f"{name} means to tell some who are not in it"
     for key, record in state.workloads.items():
         assert record.info.key == key

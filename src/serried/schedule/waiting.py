@@ -32,8 +32,11 @@ def wake(state: State) -> None:
                 queue.pending.wake_all()
                 state.awake[name] = None
             elif tree in state.quota_lent and queue.spec.preemption.reclaim_within_cohort != "Never":
-                queue.stirred |= Help.QUOTA | Help.NODES
-                state.awake[name] = None
+                # By quota alone nobody gains from what others borrow, unless shares count.
+                helped = Help.NODES if state.fair_sharing is None else Help.QUOTA | Help.NODES
+                if queue.pending.waits_for(helped):
+                    queue.stirred |= helped
+                    state.awake[name] = None
         state.trees_changed.clear()
         state.quota_lent.clear()
     if state.nodes_stirred:

@@ -138,3 +138,12 @@ async def test_an_old_refusal_does_not_take_back_a_newer_admission() -> None:
     assert holding.admission == second.admission
     assert given.writer.admitting[KEY] is writing
     writing.cancel()
+
+
+async def test_nodes_that_were_lost_before_an_admission_do_not_end_it() -> None:
+    given = await bench()
+    given.observe(WORKLOADS, await given.patch("status", status={"unhealthyNodes": [{"name": "n0"}]}))
+    await given.carry_out(given.decide())
+    there = await given.there()
+    assert there.status.admission is not None
+    assert there.status.unhealthy_nodes == []

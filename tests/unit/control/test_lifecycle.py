@@ -173,6 +173,22 @@ def test_what_waits_is_left_alone_and_what_was_started_too_early_is_stopped() ->
     assert step.patch["spec"] == {"suspend": True}
 
 
+def test_what_was_reserved_for_other_pods_or_in_another_queue_is_not_kept() -> None:
+    given = job()
+    reserved = admitted(given)
+    reserved.status.conditions = [c for c in reserved.status.conditions if c.type == "QuotaReserved"]
+    assert steps(given, reserved) == []
+    larger = job()
+    larger.spec.parallelism = larger.spec.completions = 5
+    for changed in (larger, job(labels={names.QUEUE_NAME: "other"})):
+        (step,) = steps(changed, reserved)
+        assert isinstance(step, DeleteWorkload)
+        assert "after its quota was reserved" in step.why
+    # A priority can change meanwhile.
+    (step,) = steps(job(labels={names.QUEUE_NAME: "lq", names.PRIORITY_CLASS: "high"}), reserved, classes={"high": 10})
+    assert isinstance(step, PatchWorkload)
+
+
 def test_the_workload_follows_its_job_while_it_waits() -> None:
     workload = made(job())
     changed = job(labels={names.QUEUE_NAME: "other"})
@@ -308,6 +324,16 @@ def test_the_end_is_written_when_the_job_says_so_or_all_its_pods_have_succeeded(
     assert not any(
         isinstance(s, PatchWorkload) for s in steps(job(suspend=False), admitted(job()), members(Stage.SUCCEEDED))
     )
+
+
+def test_pods_that_succeed_after_their_job_was_stopped_are_not_its_end() -> None:
+    # They may not count for the Job, which then is neither complete nor queued any more.
+    given = admitted(job())
+    given.status.conditions.append(Condition(type="Evicted", status="True", reason="Preempted"))
+    (step,) = steps(job(), given, members(Stage.SUCCEEDED, Stage.SUCCEEDED))
+    assert isinstance(step, PatchWorkload)
+    assert step.patch["status"]["admission"] is None
+    assert not any(c["type"] == "Finished" for c in step.patch["status"]["conditions"])
 
 
 def test_a_running_job_that_names_no_queue_any_more_stays_ours_until_it_is_suspended() -> None:

@@ -113,6 +113,24 @@ def test_places_wait_for_nodes_that_are_still_to_be_made() -> None:
     given.validate()
 
 
+def test_places_that_are_refused_are_no_longer_held() -> None:
+    queue = cluster_queue(flavors={"h100": {GPU: 64}}, **CHECKS)
+    given = engine(topology(), flavor("h100", "fabric"), queue, local_queue())
+    given.set_admission_check(check(controller="kueue.x-k8s.io/provisioning-request"))
+    pending = workload("w", pod_set(2, required=RACK, ours=True, gpu=8))
+    feed(given, pending)
+    (admit,) = given.cycle(at(0)).decisions
+    written = with_admission(pending, admit.admission, admitted=False)
+    written.status.admission_checks = [AdmissionCheckState(name="budget", state="Ready")]
+    given.set_workload(written)
+    for name in ("n0", "n1"):
+        feed(given, node(name))
+    assert [a.kind for a in given.cycle(at(0)).decisions] == ["topology"]
+    given.withdraw((NS, "w"), at(0))
+    given.validate()
+    assert [a.kind for a in given.cycle(at(0)).decisions] == ["topology"]
+
+
 def placed(spare: bool) -> tuple[Engine, Workload]:
     """A gang on two of the nodes, one of which is lost; `spare`: there is a third."""
     queue = cluster_queue(flavors={"h100": {GPU: 64}}, preemption={"withinClusterQueue": "LowerPriority"})
@@ -181,6 +199,20 @@ def test_pods_in_a_flavor_without_topology_get_another_node_too() -> None:
     topology_assignment = admit.admission.pod_set_assignments[0].topology_assignment
     assert topology_assignment is not None
     assert [values[-1] for values, _ in decode(topology_assignment)] == ["n1", "n2"]
+
+
+def test_what_is_taken_away_while_other_places_are_written_is_not_held_any_more() -> None:
+    given, written = placed(spare=True)
+    (admit,) = given.cycle(at(0)).decisions
+    assert admit.kind == "replacement"
+    gone = msgspec.convert(msgspec.to_builtins(written), Workload)
+    gone.metadata.resource_version = "10"
+    gone.status.admission = None
+    gone.status.conditions = []
+    given.set_workload(gone)
+    given.withdraw((NS, "w"), at(0))  # the write was too late
+    given.validate()
+    assert [a.kind for a in given.cycle(at(0)).decisions] == ["new"]
 
 
 def test_a_gang_without_another_node_is_evicted() -> None:
@@ -258,6 +290,24 @@ def test_the_local_queue_that_used_less_is_served_first() -> None:
         feed(given, workload(f"a{i}", queue="a", cpu=2, created=i))
         feed(given, workload(f"b{i}", queue="b", cpu=2, created=10 + i))
     assert run(given) == ["a0", "b0", "a1", "b1"]
+
+
+def test_under_strict_fifo_who_is_first_by_usage_holds_back_the_others() -> None:
+    given = Engine(options=Options(admission_fair_sharing=AdmissionFairSharing(half_life=10, sampling_interval=1)))
+    given.set_namespace(NS, {})
+    scope: dict[str, Any] = {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}}
+    queue = cluster_queue(flavors={"f": {"cpu": 8}}, strict=True, **scope)
+    for item in (flavor("f"), queue, local_queue("a"), local_queue("b")):
+        feed(given, item)
+    feed(given, workload("a0", queue="a", cpu=2))
+    assert run(given) == ["a0"]
+    feed(given, workload("a1", queue="a", cpu=2, created=1))
+    feed(given, workload("b1", queue="b", cpu=7, created=2))
+    feed(given, workload("b2", queue="b", cpu=1, created=3))
+    # b has used nothing: b1 comes first, and waits. The cycles come to an end.
+    assert run(given) == []
+    given.delete_workload((NS, "b1"))
+    assert run(given) == ["b2", "a1"]
 
 
 def test_a_slice_takes_the_place_of_the_one_before() -> None:
