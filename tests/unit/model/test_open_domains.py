@@ -61,3 +61,25 @@ def test_a_workload_is_overbooked_where_others_came_in_between_or_a_node_has_shr
     assert world.overbooked(key) == {"b0-r0-n1"}
     world.release(key)
     assert world.overbooked(key) == set()
+
+
+def test_a_host_is_not_overbooked_by_pods_that_may_go_elsewhere_or_wait_for_others_to_leave() -> None:
+    key, pods = ("default", "train"), [PodSetRequest("main", 1, {GPU: 4})]
+    here = [Placement("main", "gpu", (HOSTNAME,), ((("b0-r0-n0",), 1),))]
+    world = racks(2, keys=LEVELS)
+    world.hold(key, here, pods)
+    # Two of 6 in a rack with room for 12: one fits on the second node, the other one only in the rack as a whole.
+    in_rack = [Placement("main", "gpu", LEVELS, ((("b0", "b0-r0"), 2),))]
+    world.hold(("default", "rack"), in_rack, [PodSetRequest("main", 2, {GPU: 6})])
+    assert world.capacity.free[world.capacity.lines[GPU], world.nodes.row_of["b0-r0-n0"]] == -2
+    assert world.overbooked(key) == set()
+    world.set_pod(pod("lands", "b0-r0-n0", {GPU: "6"}, workload="rack"))
+    assert world.overbooked(key) == {"b0-r0-n0"}
+
+    world = racks(1)
+    world.hold(key, here, pods)
+    world.set_pod(pod("leaves", "b0-r0-n0", {GPU: "4"}, workload="victim"))
+    world.hold(("default", "urgent"), here, pods, promised=True)
+    assert world.overbooked(key) == set()
+    world.hold(("default", "urgent"), here, pods)
+    assert world.overbooked(key) == {"b0-r0-n0"}
