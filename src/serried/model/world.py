@@ -183,12 +183,19 @@ class World:
         short = short_rows(shares, self.capacity.free)
         if not short:
             return set()
-        free = self.capacity.free.copy()
+        free = self.capacity.free
+        at = {row: i for i, row in enumerate(sorted(short))}
+        spare = np.zeros((len(free), len(at)), dtype=np.int64)
         for other in self._holds.values():
             for vector, row, count in other.not_yet() if other is not hold else ():
-                if row in short:
-                    add(free, vector, np.array([row]), amounts(vector, np.array([count])), 1)
-        return {self.nodes.last_labels(row).get(names.HOSTNAME, "") for row in short_rows(shares, free)}
+                if row in at:
+                    add(spare, vector, np.array([at[row]]), amounts(vector, np.array([count])), 1)
+        return {
+            self.nodes.last_labels(row).get(names.HOSTNAME, "")
+            for share in shares
+            for row in at.keys() & share.charged.keys()
+            if (free[share.vector.index, row] + spare[share.vector.index, at[row]] < 0).any()
+        }
 
     def topology_tree(self, topology: str) -> Tree | None:
         """All nodes of a Topology, whatever their flavor; None when there is no such Topology."""
