@@ -9,11 +9,10 @@ from typing import Final, Literal
 import numpy as np
 
 from serried.api import names
-from serried.api.core import Node, Pod, Toleration
+from serried.api.core import Node, Pod
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
 from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
-from serried.model.filters import first_untolerated
 from serried.model.holds import Hold, Share, by_name, reckon, short_rows
 from serried.model.journal import Journal
 from serried.model.nodes import NAME_FIELD, Nodes, allocatable, same_for_placement
@@ -159,43 +158,6 @@ class World:
         """The name of the node with this value of kubernetes.io/hostname (of several, the one that counts)."""
         rows = self.nodes.hosts.get(hostname)
         return self.nodes.names[rows[0]] if rows else None
-
-    def is_open(self, levels: Sequence[str], values: Sequence[str], tolerations: Sequence[Toleration]) -> bool:
-        """Whether pods with these tolerations can still go to a domain: a node there is ready, not cordoned, and has no
-        taint that keeps them off."""
-        nodes = self.nodes
-        if levels[-1] == names.HOSTNAME:
-            rows = nodes.hosts.get(values[-1], [])[:1]
-        else:
-            there = nodes.usable.copy()
-            for key, value in zip(levels, values, strict=True):
-                there &= nodes.column(key).equals(value)
-            rows = np.flatnonzero(there).tolist()
-        return any(
-            nodes.usable[row] and first_untolerated(nodes.taints[nodes.taint_code[row]], tolerations) is None
-            for row in rows
-        )
-
-    def overbooked(self, key: Key) -> set[str]:
-        """The hosts on which a workload holds more than there is: others have come in between, or the node has less."""
-        hold = self._holds.get(key)
-        shares = [s for s in hold.shares if s.levels == (names.HOSTNAME,)] if hold is not None else []
-        short = short_rows(shares, self.capacity.free)
-        if not short:
-            return set()
-        free = self.capacity.free
-        at = {row: i for i, row in enumerate(sorted(short))}
-        spare = np.zeros((len(free), len(at)), dtype=np.int64)
-        for other in self._holds.values():
-            for vector, row, count in other.not_yet() if other is not hold else ():
-                if row in at:
-                    add(spare, vector, np.array([at[row]]), amounts(vector, np.array([count])), 1)
-        return {
-            self.nodes.last_labels(row).get(names.HOSTNAME, "")
-            for share in shares
-            for row in at.keys() & share.charged.keys()
-            if (free[share.vector.index, row] + spare[share.vector.index, at[row]] < 0).any()
-        }
 
     def topology_tree(self, topology: str) -> Tree | None:
         """All nodes of a Topology, whatever their flavor; None when there is no such Topology."""

@@ -7,6 +7,7 @@ from typing import Any
 from serried.api.core import Pod
 from serried.api.kueue import Workload
 from serried.api.names import POD_SET, WORKLOAD
+from serried.model.openings import overbooked
 from serried.schedule.cycle import Evict
 from serried.schedule.engine import Engine
 from serried.schedule.options import Options
@@ -219,7 +220,7 @@ def test_who_shares_a_node_with_a_victim_keeps_its_place_there() -> None:
     story.engine.set_pod(member("low", "n0", gpus=4))
     story.submit("urgent", pod_set(1, ours=True, gpu=4, pod=here), priority=5, created=1)
     assert [e.key[1] for e in story.cycle()[1]] == ["low"]
-    assert story.engine.world.overbooked((NS, "beside")) == set()
+    assert overbooked(story.engine.world, (NS, "beside")) == set()
 
 
 def test_a_gang_preempts_nobody_when_no_victims_free_a_rack() -> None:
