@@ -503,6 +503,10 @@ def test_balanced_gives_up_where_there_is_too_much_to_choose_from() -> None:
     balanced = place(world, "gpu", wish, options=PlaceOptions(balanced=True))
     assert balanced == place(world, "gpu", wish)
     assert set(places(balanced).values()) == {1000}
+    # Nor is there a table as large as what fits on one node.
+    world = racks(keys=(HOSTNAME,))
+    world.set_node(node("wide", allocatable={"pods": str(10**8)}))
+    assert places(place(world, "gpu", [workers(5, 0, preferred=HOSTNAME)], options=PlaceOptions(balanced=True)))
 
 
 def test_options_are_read_by_the_names_of_feature_gates() -> None:
