@@ -80,7 +80,9 @@ def searched(leaves: list[Leaf], request: Request) -> Result:
     hosts = np.array([int(leaf.hosts_leader) for leaf in leaves]) if request.leader else None
     score = np.array([leaf.score for leaf in leaves]) if request.by_score else None
     counts = count_up(tree, wish, pods, beside, hosts, score)
-    search = Search(tree, counts, wish, request.count // request.size, request.leader, not request.least_free)
+    present = np.ones(len(leaves), dtype=np.bool_)
+    need = request.count // request.size
+    search = Search(tree, counts, wish, need, request.leader, not request.least_free, present)
     answer = place_balanced(search) if request.balanced else None
     if answer is None:
         found = find(search)

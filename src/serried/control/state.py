@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ from serried.jobs import job as jobs
 from serried.jobs.adjust import adjusted
 from serried.jobs.podset import workload_name
 from serried.model.nodes import same_for_placement
+from serried.model.openings import is_open, overbooked
 from serried.schedule.engine import Engine
 
 T = TypeVar("T", bound=Object)
@@ -77,8 +79,8 @@ class State:
             workload_priority_classes=self.workload_priority_classes,
             priority_classes=self.priority_classes,
             node_of=self.engine.world.node_of,
-            is_open=self.engine.world.is_open,
-            overbooked=self.engine.world.overbooked,
+            is_open=partial(is_open, self.engine.world),
+            overbooked=partial(overbooked, self.engine.world),
         )
 
     def view_of_workload(self, key: Key) -> View:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -84,11 +84,30 @@ class Hold:
     placements: tuple[Placement, ...]
     pod_sets: tuple[PodSetRequest, ...]
     shares: tuple[Share, ...]
+    #: it is for a workload that waits until others have left: what is theirs is still there beside it
+    promised: bool = False
     #: some of its domains are larger than a host
     wide: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.wide = any(share.wide for share in self.shares)
+
+    def not_yet(self) -> Iterator[tuple[Vector, int, int]]:
+        """What no pod of this workload is sure to take on a node: (pod, row, how many) that it was promised there, or
+        that are only reckoned there, somewhere in a larger domain."""
+        for share in self.shares:
+            for charged in [share.charged] if self.promised else share.expected if share.wide else []:
+                for row, count in charged.items():
+                    yield share.vector, row, count
+
+
+def short_rows(shares: Iterable[Share], free: Ints) -> set[int]:
+    """The rows on which there is less than nothing of what shares take there."""
+    found: set[int] = set()
+    for share in shares:
+        rows, _ = share.rows_and_counts()
+        found.update(rows[(free[share.vector.index[:, None], rows[None, :]] < 0).any(axis=0)].tolist())
+    return found
 
 
 def reckon(array: Ints, usable: Bools, vector: Vector, rows: Ints, count: int) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -22,12 +23,15 @@ NAME_FIELD: Final = "/metadata.name"
 class Column:
     """One label over all rows, dictionary-encoded: `codes[row]` is an index into `values`, -1 without the label."""
 
-    __slots__ = ("codes", "index", "values")
+    __slots__ = ("_ranks", "_sorted", "codes", "index", "values")
 
     def __init__(self, rows: int) -> None:
         self.codes: Codes = np.full(rows, -1, dtype=np.int32)
         self.values: list[str] = []
         self.index: dict[str, int] = {}
+        #: the values in order, and the place of each in it; from when it is first asked for
+        self._sorted: list[str] = []
+        self._ranks: Ints | None = None
 
     def set(self, row: int, value: str | None) -> None:
         if value is None:
@@ -37,7 +41,21 @@ class Column:
         if code is None:
             code = self.index[value] = len(self.values)
             self.values.append(value)
+            if self._ranks is not None:
+                place = bisect_left(self._sorted, value)
+                self._sorted.insert(place, value)
+                self._ranks[self._ranks >= place] += 1
+                self._ranks = np.append(self._ranks, place)
         self.codes[row] = code
+
+    def ranks(self) -> Ints:
+        """Per code, a number: they compare as the values do (as bytes of UTF-8, which is as `str` does)."""
+        if self._ranks is None:
+            order = sorted(range(len(self.values)), key=self.values.__getitem__)
+            self._sorted = [self.values[code] for code in order]
+            self._ranks = np.empty(len(order), dtype=np.int64)
+            self._ranks[order] = np.arange(len(order))
+        return self._ranks
 
     def equals(self, value: str) -> Bools:
         """Where the label has this value."""

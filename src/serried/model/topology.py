@@ -10,7 +10,7 @@ import numpy as np
 
 from serried.api.names import HOSTNAME
 from serried.model.capacity import Bools, Free, Ints
-from serried.model.nodes import NAME_FIELD, Codes, Nodes
+from serried.model.nodes import NAME_FIELD, Nodes
 
 
 class Level:
@@ -143,9 +143,9 @@ def build(nodes: Nodes, keys: tuple[str, ...], node_labels: Mapping[str, str]) -
     if keys[-1] == HOSTNAME and nodes.shadowed:
         keep[list(nodes.shadowed)] = False
     rows = np.flatnonzero(keep)
-    ranks = [_ranks(column.codes[rows], column.values) for column in columns]
+    ranks = [column.ranks()[column.codes[rows]] for column in columns]
     name_column = nodes.column(NAME_FIELD)
-    name_rank = _ranks(name_column.codes[rows], name_column.values)
+    name_rank = name_column.ranks()[name_column.codes[rows]]
     order = np.lexsort([name_rank, *reversed(ranks)])
     rows = rows[order]
 
@@ -170,12 +170,3 @@ def build(nodes: Nodes, keys: tuple[str, ...], node_labels: Mapping[str, str]) -
             )
         )
     return Tree(keys, rows, tuple(levels))
-
-
-def _ranks(codes: Codes, values: list[str]) -> Ints:
-    """The codes renumbered so that they compare as their values do (as bytes of UTF-8, which is as `str` does)."""
-    used, inverse = np.unique(codes, return_inverse=True)
-    by_value = sorted(range(len(used)), key=[values[code] for code in used.tolist()].__getitem__)
-    rank = np.empty(len(used), dtype=np.int64)
-    rank[by_value] = np.arange(len(used))
-    return rank[inverse]

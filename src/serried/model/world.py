@@ -9,12 +9,11 @@ from typing import Final, Literal
 import numpy as np
 
 from serried.api import names
-from serried.api.core import Node, Pod, Toleration
+from serried.api.core import Node, Pod
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
 from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
-from serried.model.filters import first_untolerated
-from serried.model.holds import Hold, Share, by_name, reckon
+from serried.model.holds import Hold, Share, by_name, reckon, short_rows
 from serried.model.journal import Journal
 from serried.model.nodes import NAME_FIELD, Nodes, allocatable, same_for_placement
 from serried.model.placement import Placement
@@ -163,35 +162,6 @@ class World:
         """The name of the node with this value of kubernetes.io/hostname (of several, the one that counts)."""
         rows = self.nodes.hosts.get(hostname)
         return self.nodes.names[rows[0]] if rows else None
-
-    def is_open(self, levels: Sequence[str], values: Sequence[str], tolerations: Sequence[Toleration]) -> bool:
-        """Whether pods with these tolerations can still go to a domain: a node there is ready, not cordoned, and has no
-        taint that keeps them off."""
-        nodes = self.nodes
-        if levels[-1] == names.HOSTNAME:
-            rows = nodes.hosts.get(values[-1], [])[:1]
-        else:
-            there = nodes.usable.copy()
-            for key, value in zip(levels, values, strict=True):
-                there &= nodes.column(key).equals(value)
-            rows = np.flatnonzero(there).tolist()
-        return any(
-            nodes.usable[row] and first_untolerated(nodes.taints[nodes.taint_code[row]], tolerations) is None
-            for row in rows
-        )
-
-    def overbooked(self, key: Key) -> set[str]:
-        """The hosts on which a workload holds more than there is: others have come in between, or the node has less."""
-        found: set[str] = set()
-        hold = self._holds.get(key)
-        for share in hold.shares if hold is not None else ():
-            if share.levels == (names.HOSTNAME,):
-                rows, _ = share.rows_and_counts()
-                short = np.zeros(len(rows), dtype=np.bool_)
-                for line in share.vector.index[share.vector.value > 0].tolist():
-                    short |= self.capacity.free[line].take(rows) < 0
-                found.update(self.nodes.last_labels(row).get(names.HOSTNAME, "") for row in rows[short].tolist())
-        return found
 
     def topology_tree(self, topology: str) -> Tree | None:
         """All nodes of a Topology, whatever their flavor; None when there is no such Topology."""
@@ -356,18 +326,20 @@ class World:
 
     def overdrawn(self, key: Key) -> bool:
         """Whether something that a workload's hold takes is less than nothing on some node where it takes it."""
-        free = self.capacity.free
-        for share in self._holds[key].shares:
-            rows, _ = share.rows_and_counts()
-            if len(rows) and bool((free[share.vector.index[:, None], rows[None, :]] < 0).any()):
-                return True
-        return False
+        return bool(short_rows(self._holds[key].shares, self.capacity.free))
 
-    def hold(self, key: Key, placements: Sequence[Placement], pod_sets: Sequence[PodSetRequest]) -> list[str]:
+    def hold(
+        self,
+        key: Key,
+        placements: Sequence[Placement],
+        pod_sets: Sequence[PodSetRequest],
+        *,
+        promised: bool = False,
+    ) -> list[str]:
         """Charges a workload's placements, instead of what it held before. Goes through the journal.
 
         Its pods that are bound within the placements are covered by it and no longer counted by themselves. Returns
-        what could not be charged, in words: domains that do not exist (any more).
+        what could not be charged, in words: domains that do not exist (any more). `promised`: others must leave first.
         """
         self.release(key)
         uncounted = self._uncounted(key)
@@ -383,7 +355,7 @@ class World:
                 continue
             vector = self._vector(request.requests)
             shares.append(self._share(placement, vector, problems))
-        hold = Hold(tuple(placements), tuple(pod_sets), tuple(shares))
+        hold = Hold(tuple(placements), tuple(pod_sets), tuple(shares), promised)
         self.journal.record(lambda: self._lift(key))
         self._holds[key] = hold
         for share in shares:

@@ -20,8 +20,9 @@ from serried.place.choose import Filled, in_leader_order, in_order, sort
 from serried.place.counts import Counts, Span, count_up
 from serried.place.search import Leaves, Search, below_slices, children_of, divide_each
 
-#: States that a selection may go through: about a quarter of a second. Beyond that there are hundreds of domains to
-#: choose hundreds from, and best fit does as well.
+#: States that a selection may have (about 80 MB), and how many it may look at (about a quarter of a second). Beyond
+#: that there are hundreds of domains to choose hundreds from, or room for millions of pods, and best fit does as well.
+_MOST_STATES: Final = 2**23
 _MOST_STEPS: Final = 10**9
 
 
@@ -247,7 +248,8 @@ def _select(search: Search, counts: Counts, listed: Ints) -> Ints | None:
     offset = n * most  # of 0 pods left
     width = offset + pods + 1
     planes = 2 if search.leader else 1
-    if (n + 1) * planes * width * len(usable) > _MOST_STEPS:
+    states = (n + 1) * planes * width
+    if states > _MOST_STATES or states * len(usable) > _MOST_STEPS:
         return None
     reached = np.zeros((n + 1, planes, width), dtype=np.bool_)
     by = np.full((n + 1, planes, width), -1, dtype=np.int64)

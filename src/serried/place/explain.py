@@ -41,7 +41,7 @@ def explain(search: Search, room: Room, unfit: Unfit, pod_set: str, topology: st
     best: tuple[str, ...] = ()
     leaves = slice(None)
     counts = search.counts[unfit.level]
-    first = int(in_leader_order(counts, np.arange(len(counts.pods)), search.best_fit)[0])
+    first = int(in_leader_order(counts, np.flatnonzero(search.exists(unfit.level)), search.best_fit)[0])
     fits = unfit.fits
     if together and search.leader:
         # In the text, as in Kueue, it is what fits without the leader.
@@ -74,7 +74,7 @@ def _message(search: Search, room: Room, unfit: Unfit, topology: str, count: int
         text = f'topology "{topology}" doesn\'t allow to fit'
         text += "".join(
             f"; {fits}/{count // size} slice(s) fit on level {search.tree.keys[level]}"
-            for (level, size), fits in zip(wish.layers, _layer_fits(search, room, unfit.level), strict=True)
+            for (level, size), fits in zip(wish.layers, _layer_fits(search, unfit.level), strict=True)
         )
     elif unfit.fits == 0:
         text = f'topology "{topology}" doesn\'t allow to fit any of {search.need} {unit}(s)'
@@ -86,11 +86,10 @@ def _message(search: Search, room: Room, unfit: Unfit, topology: str, count: int
     return text
 
 
-def _layer_fits(search: Search, room: Room, level: int) -> list[int]:
+def _layer_fits(search: Search, level: int) -> list[int]:
     """Per layer, how many of its slices the best domain holds, each layer counted by itself."""
     tree = search.tree
-    here = _exists(search, room, level)
-    best = int(np.argmax(np.where(here, search.counts[level].slices, -1)))
+    best = int(np.argmax(np.where(search.exists(level), search.counts[level].slices, -1)))
     found = []
     low, high, at = best, best + 1, level
     for layer, size in search.wish.layers:
@@ -99,14 +98,6 @@ def _layer_fits(search: Search, room: Room, level: int) -> list[int]:
         at = layer
         found.append(int((search.counts[layer].pods[low:high] // size).sum()))
     return found
-
-
-def _exists(search: Search, room: Room, level: int) -> Bools:
-    """Which domains of a level have a usable node."""
-    here = room.present
-    for above in reversed(search.tree.levels[level:-1]):
-        here = np.logical_or.reduceat(here, above.children[:-1])
-    return here
 
 
 def _exclusions(room: Room) -> tuple[dict[str, int], Ints, list[str]]:

@@ -208,7 +208,7 @@ class _Trial:
             )
         counts = count_up(tree, wish, room.pods, room.with_leader, room.leader, room.score)
         best_fit = wish.mode != "unconstrained" or not self.options.least_free_when_unconstrained
-        search = Search(tree, counts, wish, ask.count // wish.size, ask.leader is not None, best_fit)
+        search = Search(tree, counts, wish, ask.count // wish.size, ask.leader is not None, best_fit, room.present)
         fallback = ""
         if self.options.optimal:
             fallback = _not_covered(ask, room)

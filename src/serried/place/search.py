@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from serried.model.capacity import Ints
+from serried.model.capacity import Bools, Ints
 from serried.model.topology import Tree
 from serried.place.choose import Filled, fill, in_leader_order, in_order, leader_to_front, pick, sort
 from serried.place.counts import Counts
@@ -28,6 +28,15 @@ class Search:
     #: a leader has to be placed with them
     leader: bool
     best_fit: bool
+    #: leaves that have a usable node; the others are as if not there
+    present: Bools
+
+    def exists(self, level: int) -> Bools:
+        """Which domains of a level have a usable node."""
+        here = self.present
+        for above in reversed(self.tree.levels[level:-1]):
+            here = np.logical_or.reduceat(here, above.children[:-1])
+        return here
 
 
 @dataclass(eq=False)
@@ -66,7 +75,7 @@ def find(search: Search) -> Found | Unfit:
         if alone is not None:
             return Found(level, alone)
         if search.wish.mode == "required":
-            first = in_leader_order(counts, np.arange(len(counts.pods)), search.best_fit)[0]
+            first = in_leader_order(counts, np.flatnonzero(search.exists(level)), search.best_fit)[0]
             return Unfit(level, int(counts.slices[first]))
         if search.wish.mode == "unconstrained" or level == 0:
             return _several_domains(search, level)

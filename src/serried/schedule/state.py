@@ -350,7 +350,7 @@ class State:
             self.incomplete.pop(victim, None)
         self.ledger.charge(promise.cluster_queue, promise.usage)
         if promise.placements:
-            self.world.hold(key, promise.placements, promise.pod_sets)
+            self.world.hold(key, promise.placements, promise.pod_sets, promised=True)
         self.journal.commit()
         record.promise = promise
         if not promise.awaited:

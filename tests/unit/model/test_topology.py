@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from serried.api.names import HOSTNAME
-from serried.model.nodes import Nodes
+from serried.model.nodes import Column, Nodes
 from serried.model.topology import Tree, build
 from tests.unit.model.clusters import BLOCK, RACK, node
 
@@ -84,3 +84,23 @@ def test_a_host_tree_answers_with_the_hostname_and_others_with_the_path() -> Non
     assert hosts.leaf(("a", "r1", "host-x")) == hosts.leaf(("host-x",)) == 0
     racks = build(nodes, (BLOCK, RACK), {})
     assert (racks.answer_levels, racks.answer(0)) == ((BLOCK, RACK), ("a", "r1"))
+
+
+def test_values_that_come_later_have_their_place_among_those_before() -> None:
+    column = Column(8)
+    for row, value in enumerate(["m", "b", "ä", ""]):
+        column.set(row, value)
+    assert sorted(range(4), key=column.ranks().tolist().__getitem__) == [3, 1, 0, 2]
+    for row, value in enumerate(["c", "a", "z", "\U0001f600"], start=4):
+        column.set(row, value)
+    ranks = column.ranks()[column.codes].tolist()
+    assert [column.values[column.codes[row]] for row in sorted(range(8), key=ranks.__getitem__)] == [
+        "",
+        "a",
+        "b",
+        "c",
+        "m",
+        "z",
+        "ä",
+        "\U0001f600",
+    ]

@@ -130,7 +130,13 @@ def test_a_group_gets_nodes_when_one_of_its_two_is_bound_by_us() -> None:
 def test_the_numbers_of_a_group_are_those_beside_its_leader() -> None:
     failed = refused(place(racks(3, 2), "gpu", group(workers(1), workers(3))))
     assert (failed.beside_leader, failed.fits, failed.best_domain) == (True, 2, ("b0", "b0-r0"))
-    assert refused(place(racks(3), "gpu", group(workers(1, 9), workers(3)))).fits == 0
+    # No node has room for this leader. The text tells, as in Kueue, what fits without it in the first rack there is.
+    world = racks(2, 3)
+    for i in range(2):
+        world.delete_node(f"b0-r0-n{i}")
+    failed = refused(place(world, "gpu", group(workers(1, 9), workers(4))))
+    assert (failed.fits, failed.best_domain) == (0, ())
+    assert failed.message == 'topology "default" allows to fit only 3 out of 4 pod(s)'
 
 
 def test_pod_sets_see_those_before_them_and_the_world_stays_as_it_was() -> None:
@@ -497,6 +503,10 @@ def test_balanced_gives_up_where_there_is_too_much_to_choose_from() -> None:
     balanced = place(world, "gpu", wish, options=PlaceOptions(balanced=True))
     assert balanced == place(world, "gpu", wish)
     assert set(places(balanced).values()) == {1000}
+    # Nor is there a table as large as what fits on one node.
+    world = racks(keys=(HOSTNAME,))
+    world.set_node(node("wide", allocatable={"pods": str(10**8)}))
+    assert places(place(world, "gpu", [workers(5, 0, preferred=HOSTNAME)], options=PlaceOptions(balanced=True)))
 
 
 def test_options_are_read_by_the_names_of_feature_gates() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from serried.api.core import Pod
 from serried.api.kueue import Workload
 from serried.api.names import POD_SET, WORKLOAD
+from serried.model.openings import overbooked
 from serried.schedule.cycle import Evict
 from serried.schedule.engine import Engine
 from serried.schedule.options import Options
@@ -206,6 +207,20 @@ def test_whoever_is_spared_holds_its_nodes_once() -> None:
     assert sorted(e.key[1] for e in evictions) == ["job2", "job3"]
     story.submit("small", pod_set(2, required=RACK, ours=True, gpu=4), priority=1, created=10)
     assert story.cycle()[0] == ["small"], "4 GPUs are left on the nodes of each of those who stay"
+
+
+def test_who_shares_a_node_with_a_victim_keeps_its_place_there() -> None:
+    """While the victim's pods are on their way out, they and the preemptor's are more than there is: nobody else's
+    matter."""
+    story = racks()
+    here = {"nodeSelector": {HOST: "n0"}}
+    for name, priority in (("low", 1), ("beside", 9)):
+        story.submit(name, pod_set(1, ours=True, gpu=4, pod=here), priority=priority)
+    story.cycle()
+    story.engine.set_pod(member("low", "n0", gpus=4))
+    story.submit("urgent", pod_set(1, ours=True, gpu=4, pod=here), priority=5, created=1)
+    assert [e.key[1] for e in story.cycle()[1]] == ["low"]
+    assert overbooked(story.engine.world, (NS, "beside")) == set()
 
 
 def test_a_gang_preempts_nobody_when_no_victims_free_a_rack() -> None:
