@@ -31,7 +31,8 @@ from serried.schedule.cycle import Admit, Cycle, Evict, Finish
 from serried.schedule.engine import Engine
 from serried.schedule.options import AdmissionFairSharing, FairSharing, Options, Transformation
 from serried.schedule.reasons import Reason
-from serried.schedule.state import ClusterQueueState, LocalUsage, Record, State
+from serried.schedule.records import ClusterQueueState, LocalUsage, Record
+from serried.schedule.state import State
 
 Case = Mapping[str, Any]
 

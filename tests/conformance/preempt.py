@@ -34,7 +34,8 @@ from serried.schedule.nominate import reduced
 from serried.schedule.options import AdmissionFairSharing, FairSharing, Options
 from serried.schedule.places import find_places
 from serried.schedule.preemption import find_victims
-from serried.schedule.state import LocalUsage, Record, State
+from serried.schedule.records import LocalUsage, Record
+from serried.schedule.state import State
 from serried.schedule.victims import Want, may_preempt, victim_order
 from serried.schedule.why import preemption_message
 from serried.schedule.workload import priority_boost, read_workload

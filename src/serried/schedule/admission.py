@@ -15,7 +15,8 @@ from serried.model.placement import Placement
 from serried.quota.limits import Cell
 from serried.schedule.checks import required_checks
 from serried.schedule.nominate import Nomination
-from serried.schedule.state import ClusterQueueState, Holding, Record, State
+from serried.schedule.records import ClusterQueueState, Holding, Record
+from serried.schedule.state import State
 from serried.schedule.workload import WorkloadInfo
 
 

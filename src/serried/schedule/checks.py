@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from serried.schedule.state import ClusterQueueState, State
+from serried.schedule.records import ClusterQueueState
+from serried.schedule.state import State
 
 #: The controller of admission checks that make nodes.
 _PROVISIONING: Final = "kueue.x-k8s.io/provisioning-request"

@@ -17,7 +17,8 @@ import numpy as np
 from serried.place.measures import measure
 from serried.schedule.assignment import Assignment
 from serried.schedule.preemption import find_victims
-from serried.schedule.state import Record, State
+from serried.schedule.records import Record
+from serried.schedule.state import State
 from serried.schedule.victims import Victim, Want, victim_order
 
 #: For each pod set that has a place: at which level it is together, and how many domains of each level it is in.

@@ -26,9 +26,10 @@ from serried.schedule.order import Entry, in_order
 from serried.schedule.places import still_held
 from serried.schedule.queues import Help, Parked
 from serried.schedule.reasons import Reason
+from serried.schedule.records import Promise, Record
 from serried.schedule.routing import end_backoff
 from serried.schedule.second import second_pass
-from serried.schedule.state import Promise, Record, State
+from serried.schedule.state import State
 from serried.schedule.usage import count_usage, sample_usage
 from serried.schedule.waiting import park, tell_arrivals, wake
 from serried.schedule.why import preemption_message, reason_of

@@ -32,9 +32,10 @@ from serried.schedule.explain import Explanation, explain
 from serried.schedule.options import DEFAULT_OPTIONS, Options
 from serried.schedule.queues import PendingQueue
 from serried.schedule.reasons import Reason
+from serried.schedule.records import Activity, ClusterQueueState, CohortState, LocalQueueState, Record
 from serried.schedule.routing import refresh, refresh_local, reroute, route
 from serried.schedule.second import lacks_checks, needs_second
-from serried.schedule.state import Activity, ClusterQueueState, CohortState, LocalQueueState, Record, State
+from serried.schedule.state import State
 from serried.schedule.status import cohort_status, cohorts_changed, queue_status, queues_changed, resource_requests
 from serried.schedule.usage import count_usage, recall_usage, sample_due
 from serried.schedule.validate import validate

@@ -17,7 +17,8 @@ from serried.schedule.flavors import Rules, attempts_of
 from serried.schedule.nominate import Nomination, nominate
 from serried.schedule.queues import Help
 from serried.schedule.reasons import Reason
-from serried.schedule.state import ClusterQueueState, Record, State
+from serried.schedule.records import ClusterQueueState, Record
+from serried.schedule.state import State
 from serried.schedule.why import reason_of
 from serried.schedule.workload import Order
 

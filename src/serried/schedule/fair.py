@@ -8,7 +8,8 @@ from datetime import datetime
 from serried.api.kueue import ClusterQueuePreemption
 from serried.api.names import PreemptedReason
 from serried.quota.tree import Node, Share
-from serried.schedule.state import Record, State
+from serried.schedule.records import Record
+from serried.schedule.state import State
 from serried.schedule.victims import Trial, Victim, Want, candidates_in, victim_order
 
 #: (share of the preemptor's side, the other's before, the other's after) → may one be taken from the other?

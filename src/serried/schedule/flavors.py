@@ -23,7 +23,8 @@ from serried.schedule.match import flavor_mismatch, mismatch_text
 from serried.schedule.options import Options
 from serried.schedule.places import topology_mismatch
 from serried.schedule.queues import Help
-from serried.schedule.state import ClusterQueueState, State
+from serried.schedule.records import ClusterQueueState
+from serried.schedule.state import State
 from serried.schedule.workload import total_requests
 
 _HOLDERS_NAMED = 3

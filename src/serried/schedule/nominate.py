@@ -18,7 +18,8 @@ from serried.schedule.flavors import NO_RULES, Oracle, Rules, assign
 from serried.schedule.places import find_places, needs_places, places_now
 from serried.schedule.preemption import find_victims
 from serried.schedule.queues import Help
-from serried.schedule.state import ClusterQueueState, Record, State
+from serried.schedule.records import ClusterQueueState, Record
+from serried.schedule.state import State
 from serried.schedule.victims import Victim, Want
 from serried.schedule.workload import WorkloadInfo
 

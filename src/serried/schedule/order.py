@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from serried.quota.limits import Cell
 from serried.quota.tree import Node, Share
 from serried.schedule.nominate import Nomination
-from serried.schedule.state import ClusterQueueState, Record, State
+from serried.schedule.records import ClusterQueueState, Record
+from serried.schedule.state import State
 
 
 @dataclass(eq=False)

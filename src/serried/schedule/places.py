@@ -19,7 +19,8 @@ from serried.schedule import wording
 from serried.schedule.assignment import Assignment, Mode, PodSetChoice, Rank, Refusal
 from serried.schedule.checks import delays_places, required_checks
 from serried.schedule.queues import Help
-from serried.schedule.state import ClusterQueueState, State
+from serried.schedule.records import ClusterQueueState
+from serried.schedule.state import State
 from serried.schedule.workload import WorkloadInfo
 
 

@@ -14,7 +14,8 @@ from serried.api.kueue import ClusterQueuePreemption
 from serried.api.names import PreemptedReason
 from serried.quota.tree import Node
 from serried.schedule.fair import fair_victims
-from serried.schedule.state import Record, State
+from serried.schedule.records import Record
+from serried.schedule.state import State
 from serried.schedule.victims import Trial, Victim, Want, candidates_in, victim_order
 
 

@@ -13,7 +13,8 @@ from serried.schedule import wording
 from serried.schedule.match import selects
 from serried.schedule.queues import Help
 from serried.schedule.reasons import Reason
-from serried.schedule.state import Activity, ClusterQueueState, Record, State
+from serried.schedule.records import Activity, ClusterQueueState, Record
+from serried.schedule.state import State
 
 READY = "Can admit new workloads"
 

@@ -16,7 +16,8 @@ from serried.place.place import place
 from serried.place.result import NoPlacement
 from serried.schedule.admission import Grant
 from serried.schedule.checks import required_checks
-from serried.schedule.state import Holding, Record, State
+from serried.schedule.records import Holding, Record
+from serried.schedule.state import State
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from serried.api.quantity import LIMIT, format_quantity
 from serried.quota.limits import Limits
 from serried.schedule.accounts import flavor_usage
 from serried.schedule.flavors import counted
+from serried.schedule.records import Activity
 from serried.schedule.routing import cohort_activity
-from serried.schedule.state import Activity, State
+from serried.schedule.state import State
 from serried.schedule.usage import usage_status
 from serried.schedule.workload import total_requests
 

@@ -14,7 +14,8 @@ from serried.api.kueue import AdmissionFairSharingStatus
 from serried.api.meta import Key
 from serried.api.quantity import MILLI, QuantityError, format_quantity, parse
 from serried.quota.limits import Cell
-from serried.schedule.state import LocalUsage, Record, State
+from serried.schedule.records import LocalUsage, Record
+from serried.schedule.state import State
 
 #: amounts below this (of cores, bytes, devices) are not worth remembering: a status shows thousandths
 _LEAST = 0.0005

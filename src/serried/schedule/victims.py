@@ -9,7 +9,8 @@ from datetime import datetime
 from serried.api.meta import Key
 from serried.quota.limits import Cell
 from serried.quota.tree import Node
-from serried.schedule.state import Record, State
+from serried.schedule.records import Record
+from serried.schedule.state import State
 from serried.schedule.workload import WorkloadInfo
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from serried.schedule import wording
 from serried.schedule.queues import Help, Parked
 from serried.schedule.reasons import Reason
-from serried.schedule.state import ClusterQueueState, State
+from serried.schedule.records import ClusterQueueState
+from serried.schedule.state import State
 from serried.schedule.workload import Order
 
 #: So many at the front of a queue are told when only the numbers of their reason have changed. Of the others the reason

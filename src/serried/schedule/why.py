@@ -9,7 +9,7 @@ from serried.schedule import wording
 from serried.schedule.assignment import PodSetChoice, Rank
 from serried.schedule.nominate import Nomination
 from serried.schedule.reasons import Reason
-from serried.schedule.state import ClusterQueueState, Record
+from serried.schedule.records import ClusterQueueState, Record
 from serried.schedule.victims import Victim
 
 
