@@ -153,7 +153,7 @@ def _run(case: Case) -> _Outcome:
         if error:
             for decision in cycle.decisions:
                 outcome.refused.add(decision.key)
-                engine.withdraw(decision.key, now)
+                engine.withdraw(decision.key)
             for eviction in cycle.evictions:
                 outcome.refused.add(eviction.key)
                 engine.withdraw_eviction(eviction.key)

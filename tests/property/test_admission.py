@@ -224,7 +224,7 @@ class AdmissionStory(RuleBasedStateMachine):
             self.write(with_admission(self.objects[key[1]], admission))
         else:
             self.leaving.pop(key, None)
-            self.engine.withdraw(key, at(1000))
+            self.engine.withdraw(key)
 
     @precondition(lambda self: self.leaving)
     @rule(data=st.data(), accepted=st.booleans())

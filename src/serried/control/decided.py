@@ -191,7 +191,7 @@ class DecisionWriter:
                 pause = min(RETRY_MOST, 2 * pause)
         workload = self._state.workloads.get(admit.key)
         if workload is not None and workload.metadata.uid == admit.uid and self._is_latest(admit.key):
-            self._state.engine.withdraw(admit.key, self._clock())
+            self._state.engine.withdraw(admit.key)
             self._wake()
 
 

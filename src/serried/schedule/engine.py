@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
 
@@ -21,25 +20,24 @@ from serried.api.kueue import (
     Topology,
     Workload,
 )
-from serried.api.meta import Key, condition_is, find_condition
-from serried.api.names import PendingReason, QueueReason, WorkloadCondition
+from serried.api.meta import Key
+from serried.api.names import PendingReason, QueueReason
 from serried.model.world import World
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.quota.limits import Limits, QueueProblem, read_limits
-from serried.schedule.admission import from_status, reserved_at, same_claims
+from serried.schedule import intake
 from serried.schedule.cycle import Cycle, run_cycle
 from serried.schedule.explain import Explanation, explain
 from serried.schedule.options import DEFAULT_OPTIONS, Options
 from serried.schedule.queues import PendingQueue
 from serried.schedule.reasons import Reason
-from serried.schedule.records import Activity, ClusterQueueState, CohortState, LocalQueueState, Record
-from serried.schedule.routing import refresh, refresh_local, reroute, route
-from serried.schedule.second import lacks_checks, needs_second
+from serried.schedule.records import Activity, ClusterQueueState, CohortState, LocalQueueState
+from serried.schedule.routing import refresh, refresh_local, reroute
 from serried.schedule.state import State
 from serried.schedule.status import cohort_status, cohorts_changed, queue_status, queues_changed, resource_requests
-from serried.schedule.usage import count_usage, recall_usage, sample_due
+from serried.schedule.usage import recall_usage, sample_due
 from serried.schedule.validate import validate
-from serried.schedule.workload import WorkloadInfo, misconfigured, read_weight, read_workload
+from serried.schedule.workload import read_weight
 
 _UNKNOWN = Activity(False, "", "")
 #: Reasons of a ClusterQueue whose message lists the flavors, or topologies, that there are.
@@ -138,7 +136,7 @@ class Engine:
                 reroute(state, local_queue)
         # It may be drained now, or have other checks.
         for key in state.holders.get(name, ()):
-            self._look_again(state.workloads[key])
+            intake.look_again(self._state, state.workloads[key])
 
     def _empty(self, queue: ClusterQueueState) -> None:
         """Takes everyone out of the queue; `reroute` finds them a new place."""
@@ -236,7 +234,7 @@ class Engine:
             # Also those whose quota is of the ClusterQueue that it led to before.
             for record in state.workloads.values():
                 if record.holding is not None and record.holding.local_queue == key:
-                    self._look_again(record)
+                    intake.look_again(self._state, record)
 
     def delete_local_queue(self, key: Key) -> None:
         queue = self._state.local_queues.pop(key, None)
@@ -270,175 +268,24 @@ class Engine:
     # --- workloads
 
     def set_workload(self, workload: Workload, problems: Sequence[tuple[str, str, str]] = ()) -> None:
-        """A Workload was added or changed. `problems`: what else is wrong with it (field, found, allowed).
-
-        Finished: all it held is given back. With a reservation in its status: it holds just that. Without: it waits,
-        unless the engine has admitted it and the admission is still on its way.
-        """
-        state, key = self._state, workload.key
-        version = workload.metadata.resource_version
-        record = state.workloads.get(key)
-        if record is not None and record.info.uid != workload.metadata.uid:
-            self.delete_workload(key)
-            record = None
-        if record is not None and _older(version, record.resource_version):
-            return
-        state.malformed.pop(key, None)
-        conditions = workload.status.conditions
-        finished = condition_is(conditions, WorkloadCondition.FINISHED)
-        reserved = condition_is(conditions, WorkloadCondition.QUOTA_RESERVED) and workload.status.admission is not None
-
-        if record is None:
-            record = Record(self._read(workload, problems), (*_source(workload), *problems), version)
-            state.workloads[key] = record
-            waits = False
-        else:
-            record.resource_version = version
-            waits = record.place in ("aside", "queued")
-        waits = self._reread(record, workload, problems, waits)
-        if finished:
-            self._finish(record)
-        elif reserved:
-            self._take(record, workload)
-        elif record.place == "held":
-            assert record.holding is not None
-            # Not, as long as it is only assumed; but other places for what it held mean nothing without that.
-            if record.holding.confirmed or record.previous is not None:
-                state.release(record)
-                route(state, record)
-        elif record.place == "finished" or not waits:
-            route(state, record)
-
-    def _read(self, workload: Workload, problems: Sequence[tuple[str, str, str]]) -> WorkloadInfo:
-        info = read_workload(workload, boost=self._state.options.priority_boost)
-        return replace(info, problems=(*info.problems, *(misconfigured(*p) for p in problems))) if problems else info
-
-    def _reread(
-        self, record: Record, workload: Workload, problems: Sequence[tuple[str, str, str]], waits: bool
-    ) -> bool:
-        """What of status and metadata counts: whether it is being evicted, its checks, its lost nodes.
-
-        Returns whether it still waits where it did.
-        """
-        checks = {c.name: c.state for c in workload.status.admission_checks}
-        source = (*_source(workload), *problems)
-        if source != record.source or checks != record.checks:
-            if waits:
-                # It may belong elsewhere now, and whatever it was refused for may be over.
-                self._state.leave(record)
-                waits = False
-            if source != record.source:
-                before = record.info
-                record.info, record.source = self._read(workload, problems), source
-                if record.holding is not None and (before.priority, before.queued_at) != (
-                    record.info.priority,
-                    record.info.queued_at,
-                ):
-                    # Others may preempt it that might not before.
-                    self._state.stir_quota(record.holding.cluster_queue)
-                    self._state.stir_nodes()
-            record.checks = checks
-        if record.info.evicted and record.holding is not None and not record.holding.confirmed:
-            # It was evicted before the admission that is on its way.
-            record.info = replace(record.info, evicted=False)
-        record.unhealthy = tuple(n.name for n in workload.status.unhealthy_nodes)
-        return waits
-
-    def _finish(self, record: Record) -> None:
-        if record.place == "held":
-            self._state.release(record)
-        elif record.place != "finished":
-            self._state.leave(record)
-        record.place = "finished"
-
-    def _take(self, record: Record, workload: Workload) -> None:
-        state, before = self._state, record.holding
-        has = workload.status.admission
-        if record.previous is not None and before is not None and record.previous.admission == has != before.admission:
-            # From before its new places were written.
-            return
-        counts = tuple(p.count for p in record.info.pod_sets)
-        if before is not None and (before.admission, before.counts) == (workload.status.admission, counts):
-            admitted = condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
-            if record.admitting and (not admitted if before.admitted else lacks_checks(state, record)):
-                # From before what the engine has decided on its checks was written.
-                return
-            record.admitting = False
-            if not before.confirmed or before.admitted != admitted:
-                since = reserved_at(workload)
-                state.confirm(record, replace(before, confirmed=True, admitted=admitted, reserved_at=since))
-            self._look_again(record)
-            return
-        holding = from_status(state, workload, record.info)
-        if before is not None and same_claims(before, holding):
-            state.confirm(record, holding)
-            self._look_again(record)
-            return
-        if before is None:
-            state.leave(record)
-            state.take(record, holding)
-        elif holding.reserved_at == before.reserved_at:
-            state.change(record, holding)
-        else:
-            state.release(record)
-            state.take(record, holding)
-        self._look_again(record)
-
-    def _look_again(self, record: Record) -> None:
-        if needs_second(self._state, record):
-            self._state.second[record.info.key] = None
+        """A Workload was added or changed. `problems`: what else is wrong with it (field, found, allowed)."""
+        intake.set_workload(self._state, workload, problems)
 
     def delete_workload(self, key: Key) -> None:
-        self._state.malformed.pop(key, None)
-        self._state.outbox.pop(key, None)
-        record = self._state.workloads.get(key)
-        if record is not None:
-            self._finish(record)
-            del self._state.workloads[key]
+        intake.delete_workload(self._state, key)
 
-    def withdraw(self, key: Key, now: datetime) -> None:
+    def withdraw(self, key: Key) -> None:
         """The API refused an admission: it is taken back, unless it has been heard of. What was admitted waits again
         where it stood.
 
         The next cycle may decide the same, so call this after whatever pause a repeated refusal calls for.
         """
-        record = self._state.workloads.get(key)
-        if record is None or record.holding is None:
-            return
-        if record.previous is not None:
-            if record.leaving is None:
-                self._state.rehold(record, record.previous)
-            else:  # what it holds is its preemptor's already
-                self._state.confirm(record, record.previous)
-            self._look_again(record)
-        elif record.admitting:
-            record.admitting = False
-            self._state.confirm(record, replace(record.holding, admitted=False))
-            self._look_again(record)
-        elif not record.holding.confirmed:
-            count_usage(self._state, record, record.holding.usage, -1)
-            old = self._state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
-            self._state.release(record)
-            if old is not None and old.leaving == key:
-                self._stay(old)
-            route(self._state, record)
+        intake.withdraw(self._state, key)
 
     def withdraw_eviction(self, key: Key) -> None:
         """The API refused an eviction: it is taken back. What was to be preempted holds again what it held, and its
         preemptor looks for others."""
-        record = self._state.workloads.get(key)
-        if record is None or record.holding is None:
-            return
-        record.evicting = False
-        if record.leaving is not None:
-            self._stay(record)
-        else:
-            self._look_again(record)
-
-    def _stay(self, record: Record) -> None:
-        self._state.stay(record)
-        # Its checks, its nodes or its queue may have changed while it was on its way out.
-        self._look_again(record)
+        intake.withdraw_eviction(self._state, key)
 
     def set_malformed(self, kind: str, key: Key, error: str) -> None:
         """An object is there but cannot be read. A Workload is told so, a ClusterQueue admits nothing more; of other
@@ -550,24 +397,3 @@ class Engine:
     def validate(self) -> None:
         """Raises AssertionError if anything the engine knows contradicts anything else."""
         validate(self._state)
-
-
-def _source(workload: Workload) -> tuple[object, ...]:
-    """What `read_workload` reads of it."""
-    meta, status = workload.metadata, workload.status
-    evicted = find_condition(status.conditions, WorkloadCondition.EVICTED)
-    return (
-        workload.spec,
-        meta.labels,
-        meta.annotations,
-        meta.owner_references,
-        evicted and (evicted.status, evicted.reason, evicted.last_transition_time),
-        status.reclaimable_pods,
-        status.requeue_state,
-        status.preemption_gates,
-    )
-
-
-def _older(version: str, than: str) -> bool:
-    """Whether a version of an object comes before another: a write's answer can overtake the watch."""
-    return version.isdigit() and than.isdigit() and int(version) < int(than)

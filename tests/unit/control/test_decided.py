@@ -129,7 +129,7 @@ async def test_an_old_refusal_does_not_take_back_a_newer_admission() -> None:
     refused = given.carry_out(first)
     await asyncio.sleep(0.05)
     # Meanwhile it was changed, and is admitted anew.
-    given.engine.withdraw(KEY, utc_now())
+    given.engine.withdraw(KEY)
     second = given.decide()
     writing = given.writer.admitting[KEY] = asyncio.get_running_loop().create_task(asyncio.sleep(5))
     await refused

@@ -100,7 +100,7 @@ def test_an_admission_whose_answer_was_lost_is_no_reason_to_keep_a_victim() -> N
     story.submit("urgent", priority=9, cpu=6)
     (evict,) = story.engine.cycle(at(0)).evictions
     write(story, admit)  # it went through
-    story.engine.withdraw((NS, "low"), at(1))
+    story.engine.withdraw((NS, "low"))
     story.engine.validate()
     assert evict.key == (NS, "low")
     assert story.cycle()[:2] == ([], [])
@@ -270,7 +270,7 @@ def test_a_check_that_is_added_after_the_reservation_is_asked_for() -> None:
     assert [(c.name, c.state) for c in admit.checks] == [("budget", "Ready"), ("nodes", "Pending")]
     given.set_workload(copy(written, 10))  # something else has changed: the write is still on its way
     assert not given.cycle(at(0)).decisions
-    given.withdraw((NS, "w"), at(0))  # and it is refused
+    given.withdraw((NS, "w"))  # and it is refused
     (admit,) = given.cycle(at(0)).decisions
     asked = copy(written, 11)
     asked.status.admission_checks = list(admit.checks)

@@ -66,15 +66,15 @@ def test_a_refused_admission_is_taken_back_and_the_next_goes_first_if_it_is_firs
     admit(given, workload("w", GANG, created=5))
     feed(given, workload("older", GANG, created=1))
     assert run(given) == []
-    given.withdraw((NS, "w"), at(2))
+    given.withdraw((NS, "w"))
     assert run(given) == ["older"]
 
 
 def test_a_confirmed_admission_cannot_be_withdrawn() -> None:
     given, item = cluster(), workload("w", GANG)
     feed(given, with_admission(item, admit(given, item)))
-    given.withdraw((NS, "w"), at(2))
-    given.withdraw((NS, "nobody"), at(2))
+    given.withdraw((NS, "w"))
+    given.withdraw((NS, "nobody"))
     assert used(given) == "16"
     given.validate()
 

@@ -126,7 +126,7 @@ def test_places_that_are_refused_are_no_longer_held() -> None:
     for name in ("n0", "n1"):
         feed(given, node(name))
     assert [a.kind for a in given.cycle(at(0)).decisions] == ["topology"]
-    given.withdraw((NS, "w"), at(0))
+    given.withdraw((NS, "w"))
     given.validate()
     assert [a.kind for a in given.cycle(at(0)).decisions] == ["topology"]
 
@@ -160,7 +160,7 @@ def test_pods_of_a_lost_node_get_another_one() -> None:
     # An older version that arrives meanwhile changes nothing; a refusal takes the new places back.
     given.set_workload(written)
     assert not given.cycle(at(0)).decisions
-    given.withdraw((NS, "w"), at(1))
+    given.withdraw((NS, "w"))
     given.validate()
     (again,) = given.cycle(at(1)).decisions
     assert again.admission == admit.admission
@@ -175,7 +175,7 @@ def test_a_refused_replacement_of_a_workload_that_was_preempted_meanwhile_keeps_
     decided = given.cycle(at(0))
     assert [d.kind for d in decided.decisions] == ["replacement"]
     assert [e.key[1] for e in decided.evictions] == ["w"]
-    given.withdraw((NS, "w"), at(1))
+    given.withdraw((NS, "w"))
     given.validate()
     evicted = msgspec.convert(msgspec.to_builtins(written), Workload)
     evicted.metadata.resource_version = "10"
@@ -210,7 +210,7 @@ def test_what_is_taken_away_while_other_places_are_written_is_not_held_any_more(
     gone.status.admission = None
     gone.status.conditions = []
     given.set_workload(gone)
-    given.withdraw((NS, "w"), at(0))  # the write was too late
+    given.withdraw((NS, "w"))  # the write was too late
     given.validate()
     assert [a.kind for a in given.cycle(at(0)).decisions] == ["new"]
 
@@ -323,7 +323,7 @@ def test_a_slice_takes_the_place_of_the_one_before() -> None:
     assert [d.key[1] for d in cycle.decisions] == ["s2"]
     assert [(f.key[1], f.reason) for f in cycle.finishes] == [("s1", "WorkloadSliceReplaced")]
     given.validate()
-    given.withdraw((NS, "s2"), at(0))
+    given.withdraw((NS, "s2"))
     given.validate()
     assert run(given) == ["s2"]
 

@@ -227,5 +227,5 @@ def test_an_admission_that_is_refused_does_not_count() -> None:
     feed(engine, workload("w", queue="a", cpu=4))
     (admit,) = engine.cycle(at(1)).decisions
     assert consumed(engine) != {}
-    engine.withdraw(admit.key, at(1))
+    engine.withdraw(admit.key)
     assert consumed(engine) == {}
