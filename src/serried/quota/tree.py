@@ -75,7 +75,7 @@ class Node:
 
     @property
     def path_name(self) -> str:
-        """As messages show it: /root/cohort/queue."""
+        """As messages show it: /top/cohort/queue."""
         return "/" + "/".join(reversed([node.name for node in self.path()]))
 
     # --- what there is
