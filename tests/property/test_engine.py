@@ -272,7 +272,7 @@ class EngineStory(RuleBasedStateMachine):
             if heard:
                 self.write(copy(self.objects[key[1]]))
         else:
-            self.tell("withdraw", key, at(100))
+            self.tell("withdraw", key)
 
     @rule()
     def restart(self) -> None:

@@ -44,6 +44,8 @@ class Node:
     guaranteed: dict[Cell, int] = field(default_factory=dict)
     #: what is used of `subtree`, by its children beyond their own part, too; only cells other than 0
     usage: dict[Cell, int] = field(default_factory=dict)
+    #: cell → those children that use more of it than their quota
+    borrowers: dict[Cell, dict[Node, None]] = field(default_factory=dict)
     #: how often usage here or below was changed; what was rolled back does not count
     changes: int = 0
     #: 0 for a ClusterQueue, 1 for a Cohort of nothing but those, and so on
@@ -94,11 +96,21 @@ class Node:
             for cell, amount in child.usage.items():
                 if passed := _passed(child, cell, amount):
                     self.usage[cell] = self.usage.get(cell, 0) + passed
+        self.borrowers = self.borrowing_children()
         self.guaranteed = {}
         if self.parent is not None:
             for cell, limit in self.limits.lending.items():
                 if (own := minus(self.subtree.get(cell, 0), limit)) > 0:
                     self.guaranteed[cell] = own
+
+    def borrowing_children(self) -> dict[Cell, dict[Node, None]]:
+        """What `borrowers` has to be."""
+        found: dict[Cell, dict[Node, None]] = {}
+        for child in self.children:
+            for cell in child.usage:
+                if child.exceeds(cell):
+                    found.setdefault(cell, {})[child] = None
+        return found
 
     def available(self, cell: Cell) -> int:
         """What may still be used; below zero when more is used than there is."""
@@ -163,6 +175,12 @@ class Node:
                 node.usage[cell] = after
             else:
                 node.usage.pop(cell, None)
+            quota = node.subtree.get(cell, 0)
+            if node.parent is not None and (before > quota) != (after > quota):
+                if after > quota:
+                    node.parent.borrowers.setdefault(cell, {})[node] = None
+                else:
+                    del node.parent.borrowers[cell][node]
             node = node.parent
 
     # --- fair sharing

@@ -94,12 +94,11 @@ def _others(state: State, trial: Trial, policy: ClusterQueuePreemption) -> tuple
 def _borrowers(trial: Trial, ancestor: Node, below: Node) -> list[Node]:
     """The ClusterQueues under an ancestor, but not under `below`, that use more than is theirs, like all above them."""
     found: list[Node] = []
-    nodes = [child for child in ancestor.children if child is not below]
+    nodes = [child for child in trial.borrowers(ancestor) if child is not below]
     for node in nodes:
-        if node.usage and trial.over(node):
-            if node.is_queue:
-                found.append(node)
-            nodes += node.children
+        if node.is_queue:
+            found.append(node)
+        nodes += trial.borrowers(node)
     return found
 
 

@@ -85,6 +85,9 @@ def _quota(state: State) -> None:
     for name in usage.keys() | state.cluster_queues.keys():
         expected = {cell: amount for cell, amount in usage.get(name, {}).items() if amount}
         assert state.ledger.usage(name) == expected, f"usage of {name} is {state.ledger.usage(name)}, not {expected}"
+    for node in state.ledger.cohorts():
+        borrowers = {cell: dict(children) for cell, children in node.borrowers.items() if children}
+        assert borrowers == node.borrowing_children(), f"cohort {node.name} has other borrowers than it knows of"
     assert dict(state.accounts.items()) == accounts, "the accounts of the queues are not the sum over what is held"
     assert {name: set(keys) for name, keys in state.holders.items()} == holders, "holders are not those who hold"
 

@@ -130,6 +130,10 @@ class Trial:
         usage, subtree = node.usage, node.subtree
         return any(usage.get(cell, 0) > subtree.get(cell, 0) for cell in self.contested)
 
+    def borrowers(self, node: Node) -> Iterable[Node]:
+        """The children of a node of which `over` is true."""
+        return dict.fromkeys(child for cell in self.contested for child in node.borrowers.get(cell, ()))
+
     def minimal(self, victims: list[Victim], *, borrowing: bool) -> list[Victim]:
         """Without those that turn out not to be needed, looked at from the last but one back to the first."""
         for i in range(len(victims) - 2, -1, -1):
