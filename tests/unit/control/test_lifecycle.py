@@ -235,15 +235,6 @@ def test_an_admission_whose_places_are_closed_is_taken_back_before_and_after_the
     assert not any(isinstance(s, PatchJob) for s in steps(job(suspend=False), admitted(job()), both, closed=("n1",)))
 
 
-def test_a_workload_that_is_deactivated_is_stopped_and_gives_everything_back() -> None:
-    workload = admitted(job())
-    workload.spec.active = False
-    (evict,) = steps(job(suspend=False), workload, members(Stage.READY, Stage.READY))
-    assert isinstance(evict, PatchWorkload)
-    assert evict.event is not None
-    assert evict.event[0] == "EvictedDueToDeactivated"
-
-
 def test_what_is_evicted_is_stopped_and_gives_its_quota_back_with_its_last_pod() -> None:
     workload = admitted(job())
     workload.status.conditions.append(Condition(type="Evicted", status="True", reason="Preempted", message="for b"))
