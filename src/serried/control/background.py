@@ -44,6 +44,11 @@ _ROUND = 200  # reasons of waits written in one round; who has been let in by th
 _PAUSE, _LONGEST_PAUSE = 4.0, 5.0
 
 
+#: A write of why a Workload waits: in the end the version that it was written on and the one that came of it, None if
+#: nothing was written.
+Telling = asyncio.Future[tuple[str, str] | None]
+
+
 class StatusWriter:
     """Writes status that people read, at most once per interval for each object and only what has changed."""
 
@@ -66,7 +71,7 @@ class StatusWriter:
         self._interval = config.status_interval
         self._waits: dict[Key, Reason] = {}
         self._due: dict[Key, Reason] = {}  # those of them that this round writes
-        self._telling: dict[Key, asyncio.Task[Any]] = {}  # … and is writing
+        self._telling: dict[Key, Telling] = {}  # … and is writing
         self._queues: set[Key] = set()
         self._cohorts: set[str] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -81,7 +86,7 @@ class StatusWriter:
         self._waits[key] = reason
         self.wake()
 
-    def admitted(self, key: Key) -> asyncio.Task[Any] | None:
+    def admitted(self, key: Key) -> Telling | None:
         """It waits no longer: what was to be said of its wait is not said any more.
 
         Returns what is being written of it now, if anything: an admission written beside it would be refused.
@@ -143,23 +148,26 @@ class StatusWriter:
     async def _tell(self, key: Key) -> None:
         """Why this Workload waits, unless it has been let in since the round began."""
         reason = self._due.pop(key, None)
-        task = asyncio.current_task()
-        if reason is None or task is None:
+        if reason is None:
             return
-        self._telling[key] = task
+        telling = self._telling[key] = asyncio.get_running_loop().create_future()
+        versions = None
         try:
-            await self._write_wait(key, reason)
+            versions = await self._write_wait(key, reason)
         finally:
             del self._telling[key]
+            telling.set_result(versions)
 
-    async def _write_wait(self, key: Key, reason: Reason) -> None:
+    async def _write_wait(self, key: Key, reason: Reason) -> tuple[str, str] | None:
         workload = self._state.workloads.get(key)
         if workload is None or workload.status.admission is not None or _is_finished(workload):
-            return
+            return None
+        if self._state.engine.holds(key):
+            return None  # let in since: if that is taken back, there will be another reason
         change = conditions.pending(reason.code, reason.message)
         asks = self._state.engine.resource_requests(key)
         if conditions.same(workload.status.conditions, change) and asks == workload.status.resource_requests:
-            return
+            return None
         old = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED)
         patch = conditions.status_patch(workload, [change], self._clock())
         if asks != workload.status.resource_requests:
@@ -168,6 +176,7 @@ class StatusWriter:
         self._observe(WORKLOADS, written)
         if old is None or old.reason != change.reason:
             self._recorder.event(WORKLOADS, written, "Pending", change.message, warning=reason.layer == "input")
+        return workload.metadata.resource_version, written.metadata.resource_version
 
     async def _write_queue(self, key: Key) -> None:
         """Numbers and the condition Active of one queue: ClusterQueue ("", name) or LocalQueue (namespace, name)."""

@@ -14,6 +14,7 @@ from serried.api.names import WorkloadCondition
 from serried.api.resources import WORKLOADS
 from serried.cluster.protocol import ApiError, Cluster, Invalid, NotFound
 from serried.control import conditions
+from serried.control.background import Telling
 from serried.control.events import Recorder
 from serried.control.executor import Observe
 from serried.control.state import State
@@ -46,12 +47,17 @@ class DecisionWriter:
         self.admitting: dict[Key, asyncio.Task[None]] = {}
         self._refusals: dict[Key, int] = {}  # how often a Workload's admission was refused in a row
 
-    async def admit(self, admit: Admit, *, after: asyncio.Task[Any] | None = None) -> None:
+    async def admit(self, admit: Admit, *, after: Telling | None = None) -> None:
         """Writes a reservation or an admission, once `after` is done; a refused one is taken back in the engine."""
         try:
+            # It was decided for this version: if anything has changed since, it has to be decided anew.
+            version = admit.resource_version
             if after is not None:
                 await asyncio.wait({after})
-            await self._write_admission(admit)
+                told = after.result()
+                if told is not None and told[0] == version:
+                    version = told[1]  # what we said of its wait changes nothing about it
+            await self._write_admission(admit, version)
         finally:
             if self._is_latest(admit.key):
                 del self.admitting[admit.key]
@@ -60,7 +66,7 @@ class DecisionWriter:
         """Whether the task that asks writes the latest admission of this Workload."""
         return self.admitting.get(key) is asyncio.current_task()
 
-    async def _write_admission(self, admit: Admit) -> None:
+    async def _write_admission(self, admit: Admit, version: str) -> None:
         workload = self._state.workloads.get(admit.key)
         if workload is None or workload.metadata.uid != admit.uid:
             return  # deleted meanwhile: the engine has let go of it
@@ -76,8 +82,7 @@ class DecisionWriter:
         said = {(c.name, c.state): c for c in workload.status.admission_checks}
         checks = [said.get((c.name, c.state), c) for c in admit.checks]
         patch = conditions.status_patch(workload, changes, self._clock(), admission=admit.admission, checks=checks)
-        # It was decided for this version: if anything has changed since, it has to be decided anew.
-        patch["metadata"]["resourceVersion"] = admit.resource_version
+        patch["metadata"]["resourceVersion"] = version
         if admit.kind == "replacement":
             patch["status"]["unhealthyNodes"] = None
         try:
