@@ -58,6 +58,9 @@ CASES: list[tuple[list[Json], Json]] = [
 ]
 
 
+KATA = {"key": "kata", "operator": "Exists", "effect": "NoSchedule"}
+
+
 @pytest.mark.parametrize(("items", "manifest"), CASES)
 async def test_limit_ranges(both: Both, items: list[Json], manifest: Json) -> None:
     spec = {"limits": items}
@@ -68,7 +71,15 @@ async def test_limit_ranges(both: Both, items: list[Json], manifest: Json) -> No
 
 
 @pytest.mark.parametrize(
-    "manifest", [pod(), pod(nodeSelector={"a": "b"}), pod(containers=asking(limits={"cpu": "1"}))], ids=str
+    "manifest",
+    [
+        pod(),
+        pod(nodeSelector={"a": "b"}),
+        pod(containers=asking(limits={"cpu": "1"})),
+        pod(tolerations=[{"key": "own", "operator": "Exists"}]),
+        pod(tolerations=[KATA, {"key": "own", "operator": "Exists"}]),
+    ],
+    ids=str,
 )
 async def test_runtime_classes(both: Both, manifest: Json) -> None:
     name = both.namespace
@@ -80,7 +91,7 @@ async def test_runtime_classes(both: Both, manifest: Json) -> None:
         name,
         handler="kata",
         overhead={"podFixed": {"cpu": "250m", "memory": "120Mi"}},
-        scheduling={"nodeSelector": {"kata": "yes"}},
+        scheduling={"nodeSelector": {"kata": "yes"}, "tolerations": [KATA, KATA | {"key": "slow"}]},
     )
     try:
         real, embedded = await both.answers(lambda c: c.create(RUNTIME_CLASSES, runtime_class))

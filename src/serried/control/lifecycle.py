@@ -16,7 +16,7 @@ import msgspec
 
 from serried.api import assignment, names
 from serried.api.batch import Job
-from serried.api.core import PriorityClass, Toleration
+from serried.api.core import PriorityClass, RuntimeClass, Toleration
 from serried.api.kueue import (
     PodSet,
     PodSetAssignment,
@@ -115,6 +115,7 @@ class View:
     flavors: Mapping[str, ResourceFlavor]
     workload_priority_classes: Mapping[Key, WorkloadPriorityClass]
     priority_classes: Mapping[Key, PriorityClass]
+    runtime_classes: Mapping[str, RuntimeClass]
     #: value of kubernetes.io/hostname → name of the node, None where there is none
     node_of: Callable[[str], str | None]
     #: (levels, values, tolerations) → whether pods with them can still go to that domain
@@ -305,7 +306,10 @@ def _eviction(
     planned is planned anew as a whole, also when some of its pods run: without the others they would only wait.
     """
     flavors = {f for a in _assignments(workload) for f in a.flavors.values()}
-    tolerations = [t for p in workload.spec.pod_sets for t in p.template.spec.tolerations]
+    specs = [p.template.spec for p in workload.spec.pod_sets]
+    tolerations = [t for spec in specs for t in spec.tolerations]
+    classes = [c for spec in specs if (c := view.runtime_classes.get(spec.runtime_class_name)) is not None]
+    tolerations += [t for runtime_class in classes for t in runtime_class.scheduling.tolerations]
     tolerations += [t for name in flavors if name in view.flavors for t in view.flavors[name].spec.tolerations]
     updates = [u for check in workload.status.admission_checks for u in check.pod_set_updates]
     tolerations += [t for update in updates for t in update.tolerations]

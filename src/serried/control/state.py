@@ -76,6 +76,7 @@ class State:
             flavors=self.flavors,
             workload_priority_classes=self.workload_priority_classes,
             priority_classes=self.priority_classes,
+            runtime_classes=self.runtime_classes,
             node_of=self.engine.world.node_of,
             is_open=self.engine.world.is_open,
             overbooked=self.engine.world.overbooked,

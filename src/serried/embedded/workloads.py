@@ -68,7 +68,6 @@ class PodKind(Kind):
 
     def admit(self, obj: Json, context: Context) -> None:
         spec = obj["spec"]
-        _adjust(obj, context)
         spec["priority"], spec["preemptionPolicy"] = _priority(obj, context)
         tolerations = spec.setdefault("tolerations", [])
         for key in (NOT_READY, UNREACHABLE):
@@ -81,6 +80,7 @@ class PodKind(Kind):
                         "tolerationSeconds": FAILED_NODE_SECONDS,
                     }
                 )
+        _adjust(obj, context)
         obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
         if spec.get("schedulingGates"):
             obj["status"]["conditions"] = [
@@ -179,6 +179,7 @@ def _adjust(pod: Json, context: Context) -> None:
         for name, added in (("overhead", typed.overhead), ("nodeSelector", typed.node_selector)):
             if added:
                 spec[name] = dict(added)
+        spec["tolerations"] += msgspec.to_builtins(typed.tolerations[len(spec["tolerations"]) :])
 
 
 def _in_words(breach: Breach) -> str:

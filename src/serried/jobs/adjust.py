@@ -108,10 +108,12 @@ def with_defaults(spec: PodSpec, limit_ranges: Sequence[LimitRange]) -> PodSpec:
 
 
 def with_runtime_class(spec: PodSpec, runtime_class: RuntimeClass) -> PodSpec:
-    """The pod with the overhead of its RuntimeClass, and on the nodes that this is for."""
+    """The pod with the overhead of its RuntimeClass, on the nodes that this is for, tolerating what it tolerates."""
     overhead = spec.overhead or runtime_class.overhead.pod_fixed
     selector = {**runtime_class.scheduling.node_selector, **spec.node_selector}
-    return msgspec.structs.replace(spec, overhead=overhead, node_selector=selector)
+    more = [t for t in runtime_class.scheduling.tolerations if t not in spec.tolerations]
+    tolerations = [*spec.tolerations, *more] if more else spec.tolerations
+    return msgspec.structs.replace(spec, overhead=overhead, node_selector=selector, tolerations=tolerations)
 
 
 def breaches(spec: PodSpec, limit_ranges: Sequence[LimitRange]) -> Iterator[Breach]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from serried.api.core import LimitRange, RuntimeClass
+from serried.api.core import LimitRange, RuntimeClass, Toleration
 from serried.api.kueue import PodSet
 from serried.jobs.adjust import adjusted
 from serried.model.pods import pod_requests
@@ -59,18 +59,23 @@ def test_nothing_is_copied_where_nothing_is_added() -> None:
     assert found is given
 
 
-def test_the_overhead_and_the_nodes_of_a_runtime_class() -> None:
+def test_the_overhead_the_nodes_and_the_tolerations_of_a_runtime_class() -> None:
     body = {
         "metadata": {"name": "vm"},
         "handler": "vm",
         "overhead": {"podFixed": {"cpu": "250m"}},
-        "scheduling": {"nodeSelector": {"vm": "yes", "zone": "b"}},
+        "scheduling": {
+            "nodeSelector": {"vm": "yes", "zone": "b"},
+            "tolerations": [{"key": "own", "operator": "Exists"}, {"key": "vm", "operator": "Exists"}],
+        },
     }
     vm = msgspec.convert(body, RuntimeClass)
     given = pod_set({"requests": {"cpu": "1"}}, runtimeClassName="vm", nodeSelector={"zone": "a"})
+    given.template.spec.tolerations = [Toleration(key="own", operator="Exists")]
     (found,), _ = adjusted([given], [], {"vm": vm})
     assert pod_requests(found.template.spec) == {"cpu": 1250}
     assert found.template.spec.node_selector == {"vm": "yes", "zone": "a"}
+    assert [t.key for t in found.template.spec.tolerations] == ["own", "vm"]
     own = pod_set({"requests": {"cpu": "1"}}, runtimeClassName="vm", overhead={"cpu": "2"})
     assert requests(own, vm=vm) == {"cpu": 3000}
 
