@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from serried.api.core import Pod
 from serried.api.resources import LIMIT_RANGES, PODS, RUNTIME_CLASSES
-from serried.cluster.protocol import NotFound
+from serried.cluster.protocol import Cluster, NotFound
 from tests.contract.test_embedded_answers import CONTAINER, Both, asking, both, named, pod
 
 __all__ = ["both"]  # the fixture
@@ -58,6 +60,13 @@ CASES: list[tuple[list[Json], Json]] = [
 ]
 
 
+def create(body: Json, namespace: str) -> Callable[[Cluster], Awaitable[Pod]]:
+    return lambda cluster: cluster.create(PODS, body, namespace)
+
+
+KATA = {"key": "kata", "operator": "Exists", "effect": "NoSchedule"}
+
+
 @pytest.mark.parametrize(("items", "manifest"), CASES)
 async def test_limit_ranges(both: Both, items: list[Json], manifest: Json) -> None:
     spec = {"limits": items}
@@ -68,7 +77,15 @@ async def test_limit_ranges(both: Both, items: list[Json], manifest: Json) -> No
 
 
 @pytest.mark.parametrize(
-    "manifest", [pod(), pod(nodeSelector={"a": "b"}), pod(containers=asking(limits={"cpu": "1"}))], ids=str
+    "manifest",
+    [
+        pod(),
+        pod(nodeSelector={"a": "b"}),
+        pod(containers=asking(limits={"cpu": "1"})),
+        pod(tolerations=[{"key": "own", "operator": "Exists"}]),
+        pod(tolerations=[KATA, {"key": "own", "operator": "Exists"}]),
+    ],
+    ids=str,
 )
 async def test_runtime_classes(both: Both, manifest: Json) -> None:
     name = both.namespace
@@ -80,7 +97,7 @@ async def test_runtime_classes(both: Both, manifest: Json) -> None:
         name,
         handler="kata",
         overhead={"podFixed": {"cpu": "250m", "memory": "120Mi"}},
-        scheduling={"nodeSelector": {"kata": "yes"}},
+        scheduling={"nodeSelector": {"kata": "yes"}, "tolerations": [KATA, KATA | {"key": "slow"}]},
     )
     try:
         real, embedded = await both.answers(lambda c: c.create(RUNTIME_CLASSES, runtime_class))
@@ -89,6 +106,19 @@ async def test_runtime_classes(both: Both, manifest: Json) -> None:
         assert isinstance(real, dict), real
         assert real["spec"]["overhead"] == {"cpu": "250m", "memory": "120Mi"}
         assert embedded == real
+        for against in (
+            {"overhead": {"cpu": "1"}},
+            {"overhead": {"cpu": "0.25", "memory": "120Mi"}},
+            {"nodeSelector": {"kata": "no"}},
+            {"overhead": {"cpu": "1"}, "nodeSelector": {"kata": "no"}},
+            {"overhead": {"cpu": "1"}, "runtimeClassName": None},
+        ):
+            body = {**manifest, "metadata": {"name": "against"}, "spec": {**manifest["spec"], **against}}
+            real, embedded = await both.answers(create(body, both.namespace))
+            if isinstance(real, tuple):
+                assert embedded == real
+            else:
+                assert not isinstance(embedded, tuple), embedded
     finally:
         with suppress(NotFound):
             await both.real.delete(RUNTIME_CLASSES, name)

@@ -159,6 +159,8 @@ class StatusWriter:
         workload = self._state.workloads.get(key)
         if workload is None or workload.status.admission is not None or _is_finished(workload):
             return None
+        if self._state.engine.holds(key):
+            return None  # let in since: if that is taken back, there will be another reason
         change = conditions.pending(reason.code, reason.message)
         asks = self._state.engine.resource_requests(key)
         if conditions.same(workload.status.conditions, change) and asks == workload.status.resource_requests:

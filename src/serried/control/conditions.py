@@ -130,10 +130,9 @@ def preempted(reason: str, message: str) -> Condition:
     return Condition(type=WorkloadCondition.PREEMPTED, status="True", reason=reason, message=message)
 
 
-def release_patch(workload: Workload, message: str, now: datetime, changes: Sequence[Condition] = ()) -> dict[str, Any]:
-    """The merge patch that gives back quota and places, with `changes` besides; admission checks begin anew."""
+def release_patch(workload: Workload, message: str, now: datetime) -> dict[str, Any]:
+    """The merge patch that gives back quota and places; admission checks begin anew."""
     released = [
-        *changes,
         Condition(type=WorkloadCondition.QUOTA_RESERVED, status="False", reason="Pending", message=message),
         Condition(type=WorkloadCondition.ADMITTED, status="False", reason="NoReservation", message=message),
     ]

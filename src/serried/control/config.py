@@ -19,12 +19,15 @@ from serried.schedule import options
 from serried.schedule.options import Options
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]
+Name = Annotated[str, msgspec.Meta(min_length=1)]
 #: Those of Kueue's feature gates that choose between ways to place pods, and `PriorityBoost`; the others choose nothing
 #: here.
 GATES: Final = ("TASBalancedPlacement", "TASProfileMixed", "TASRespectNodeAffinityPreferred", "PriorityBoost")
 _DURATION = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST: Final = 2_562_047 * 3600.0  # seconds, about 292 years; as in Kueue's configuration
+_OFTENEST: Final = 0.001  # seconds
 
 
 class Duration(float):
@@ -44,6 +47,8 @@ class Duration(float):
             raise ValueError(
                 f"{text!r} is not a duration; allowed are numbers with ms, s, m or h, such as 168h or 1h30m"
             )
+        if seconds > _LONGEST:
+            raise ValueError(f"{text!r} is too long; allowed are durations up to {_LONGEST / 3600:.0f}h")
         return cls(seconds)
 
 
@@ -77,6 +82,14 @@ class LeaderElection(_Section):
     renew_deadline: Seconds = 10
     retry_period: Seconds = 2
 
+    def __post_init__(self) -> None:
+        # Otherwise one process would still schedule on a lease that another one has taken over.
+        if not self.lease_duration > self.renew_deadline > 1.2 * self.retry_period:
+            raise ValueError(
+                f"leaseDuration is {self.lease_duration:g}, renewDeadline {self.renew_deadline:g}, retryPeriod "
+                f"{self.retry_period:g}; allowed is leaseDuration > renewDeadline > 1.2 × retryPeriod"
+            )
+
 
 class Client(_Section):
     """How hard the API server may be asked."""
@@ -102,21 +115,22 @@ class AdmissionFairSharing(_Section):
     #: how often what was used is worked out, and written to the status of LocalQueues
     usage_sampling_interval: Duration = Duration(300)
     #: resource → how much one unit of it counts (a core, a byte, a device); 1 for those not named
-    resource_weights: dict[str, Annotated[float, msgspec.Meta(ge=0)]] = {}
+    resource_weights: dict[Name, Annotated[float, msgspec.Meta(ge=0, le=1e18)]] = {}
 
     def __post_init__(self) -> None:
-        if not self.usage_sampling_interval:
-            raise ValueError("usageSamplingInterval is 0; allowed is a duration > 0, such as 5m")
+        if self.usage_sampling_interval < _OFTENEST:
+            found = f"{self.usage_sampling_interval:g}s" if self.usage_sampling_interval else "0"
+            raise ValueError(f"usageSamplingInterval is {found}; allowed is a duration from 1ms on, such as 5m")
 
 
 class Transformation(_Section):
     """What quota counts for a resource that pods request."""
 
-    input: Annotated[str, msgspec.Meta(min_length=1)]
+    input: Name
     #: whether the input itself counts, too
     strategy: Literal["Retain", "Replace"] = "Retain"
     #: resource → how much of it one unit of the input counts as
-    outputs: dict[str, Quantity | float] = {}
+    outputs: dict[Name, Quantity | float] = {}
 
     def __post_init__(self) -> None:
         for name, quantity in self.outputs.items():
@@ -138,7 +152,7 @@ class Transformation(_Section):
 class Resources(_Section):
     """Which requests of pods count for quota, and as what. Where pods go depends on what they request."""
 
-    exclude_resource_prefixes: list[Annotated[str, msgspec.Meta(min_length=1)]] = []
+    exclude_resource_prefixes: list[Name] = []
     transformations: list[Transformation] = []
 
     def __post_init__(self) -> None:
@@ -203,18 +217,21 @@ def _read(type: type, value: Any) -> Any:
 
 def _allowed(error: str) -> str:
     """What may be there, for an error that names only what is."""
-    where = re.search(r"Invalid enum value .* - at `\$\.(.*)`", error)
+    known = re.match(r"(Invalid enum value|Object contains unknown field) .*?( - at `\$(.*)`)?$", error)
+    if known is None:
+        return ""
     found: Any = msgspec.inspect.type_info(Configuration)
-    for part in re.findall(r"\w+|\[[^]]*\]", where[1]) if where else ():
-        if isinstance(found, msgspec.inspect.UnionType):
-            found = next(t for t in found.types if not isinstance(t, msgspec.inspect.NoneType))
+    for part in re.findall(r"\w+|\[[^]]*\]", known[3] or ""):
         if part.startswith("["):
             found = found.item_type
         else:
             found = next(f.type for f in found.fields if f.encode_name == part)
+        if isinstance(found, msgspec.inspect.UnionType):
+            found = next(t for t in found.types if not isinstance(t, msgspec.inspect.NoneType))
         if isinstance(found, msgspec.inspect.Metadata):
             found = found.type
-    return f"; allowed are {', '.join(found.values)}" if where else ""
+    allowed = [f.encode_name for f in found.fields] if known[1].startswith("Object") else found.values
+    return f"; allowed are {', '.join(allowed)}"
 
 
 class ConfigurationError(Exception):

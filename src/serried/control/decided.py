@@ -108,7 +108,7 @@ class DecisionWriter:
                 self._recorder.event(WORKLOADS, written, change.reason, change.message)
 
     async def evict(self, evict: Evict) -> None:
-        """Writes that a workload has to go. Its Job is stopped by what follows from that; without one it goes now."""
+        """Writes that a workload has to go. What follows from that, the reconciler does when it is seen."""
         if (writing := self.admitting.get(evict.key)) is not None:  # what is not written yet cannot be taken back
             await asyncio.wait({writing})
         if evict.deactivate:
@@ -122,9 +122,7 @@ class DecisionWriter:
             changes = [conditions.evicted(evict.reason, evict.message)]
             if evict.preempted:
                 changes.append(conditions.preempted(evict.preempted, evict.message))
-            if self._state.job_of(workload) is not None:
-                return conditions.status_patch(workload, changes, self._clock()), "status"
-            return conditions.release_patch(workload, evict.message, self._clock(), changes), "status"
+            return conditions.status_patch(workload, changes, self._clock()), "status"
 
         written = await self._write(evict.key, evict.uid, patch)
         if written is not None:

@@ -16,7 +16,7 @@ import msgspec
 
 from serried.api import assignment, names
 from serried.api.batch import Job
-from serried.api.core import PriorityClass, Toleration
+from serried.api.core import PriorityClass, RuntimeClass, Toleration
 from serried.api.kueue import (
     PodSet,
     PodSetAssignment,
@@ -31,7 +31,7 @@ from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup, PodGroupSpec
 from serried.control import conditions
 from serried.gang.membership import Gang, Stage
-from serried.gang.plan import Move, PodSetPlan, Values, closed_places, may_move, moves
+from serried.gang.plan import Move, PodSetPlan, Values, closed_places, has_place, may_move, moves
 from serried.jobs import job as jobs
 from serried.jobs.podset import Problem, pod_set_start, workload_name
 
@@ -115,6 +115,7 @@ class View:
     flavors: Mapping[str, ResourceFlavor]
     workload_priority_classes: Mapping[Key, WorkloadPriorityClass]
     priority_classes: Mapping[Key, PriorityClass]
+    runtime_classes: Mapping[str, RuntimeClass]
     #: value of kubernetes.io/hostname → name of the node, None where there is none
     node_of: Callable[[str], str | None]
     #: (levels, values, tolerations) → whether pods with them can still go to that domain
@@ -197,10 +198,10 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
         # What was admitted is not what runs, or will run. Stop, and queue what it is now.
         stop = [] if job.spec.suspend else [PatchJob(job, jobs.stop_patch(job), event=("Stopped", change))]
         return [*stop, DeleteWorkload(workload, f"after its admission: {change}")]
-    size = _size(workload)
+    sizes = _sizes(workload)
     try:
         # A large plan is not read again with each pod that appears or is bound.
-        plan = plans(workload) if job.spec.suspend or may_move(gang, size) else {}
+        plan = plans(workload) if job.spec.suspend or may_move(gang, sizes) else {}
     except assignment.AssignmentError as error:
         return [_unreadable(job, workload, error)]
     if (why := _eviction(workload, gang, plan, view, every=job.spec.suspend)) is not None:
@@ -222,11 +223,11 @@ def _follow(job: Job, workload: Workload, view: View, now: datetime) -> list[Ste
             workload.status.admission_checks,
         )
         event = ("Started", f"Admitted by ClusterQueue {admission.cluster_queue}")
-        steps.append(PatchJob(job, jobs.start_patch(job, start, _size(workload)), starts=workload, event=event))
+        steps.append(PatchJob(job, jobs.start_patch(job, start, sum(sizes.values())), starts=workload, event=event))
     elif view.unplanned_pods:
         # Somebody resumed it by hand, or its suspension went unnoticed: such pods are in nobody's plan.
         return [PatchJob(job, jobs.stop_patch(job), event=("Stopped", "It has pods that were not placed"))]
-    return steps + _gang_steps(workload, gang, plan, size, view, now)
+    return steps + _gang_steps(workload, gang, plan, sizes, view, now)
 
 
 def steps_without_job(view: View, now: datetime) -> list[Step]:
@@ -239,19 +240,47 @@ def steps_without_job(view: View, now: datetime) -> list[Step]:
         return []
     (workload,) = view.workloads
     have = workload.status.conditions
-    over = any(condition_is(have, type) for type in (WorkloadCondition.FINISHED, WorkloadCondition.EVICTED))
-    if over or not _alive(workload) or not condition_is(have, WorkloadCondition.ADMITTED):
+    if condition_is(have, WorkloadCondition.FINISHED) or not _alive(workload):
         return []
     gang = view.gangs.get(workload.key) or Gang()
-    size = _size(workload)
+    evicted = find_condition(have, WorkloadCondition.EVICTED)
+    if evicted is not None and evicted.status == "True":
+        if workload.status.admission is None or gang.in_flight:
+            return []  # what is on its way to a node takes it, whoever else would get it now
+        return [PatchWorkload(workload, conditions.release_patch(workload, evicted.message, now))]
+    if not condition_is(have, WorkloadCondition.ADMITTED):
+        return []
+    sizes = _sizes(workload)
     try:
-        plan = plans(workload) if may_move(gang, size) else {}
+        plan = plans(workload) if may_move(gang, sizes) else {}
     except assignment.AssignmentError as error:
         return [_unreadable(workload, workload, error)]
     if (why := _eviction(workload, gang, plan, view, every=False)) is not None:
-        patch = conditions.release_patch(workload, why[1], now, [conditions.evicted(*why)])
-        return [PatchWorkload(workload, patch, event=(f"EvictedDueTo{why[0]}", why[1]))]
-    return _gang_steps(workload, gang, plan, size, view, now)
+        return [_evict(workload, *why, now)]
+    if problems := _misfits(gang, plan, sizes):
+        warning = Warn(workload, "Misconfigured", "; ".join(problems))
+        return [*_gang_steps(workload, gang, plan, sizes, view, now), warning]
+    return _gang_steps(workload, gang, plan, sizes, view, now)
+
+
+def _misfits(gang: Gang, plan: Mapping[str, PodSetPlan], sizes: Mapping[str, int]) -> list[str]:
+    """What is wrong with pods that name the Workload, in words: they would wait for ever without one."""
+    problems = []
+    if unknown := sorted(gang.present.keys() - sizes.keys()):
+        problems.append(
+            f"pods name in their label {names.POD_SET} {', '.join(map(repr, unknown))}; "
+            f"allowed are the Workload's pod sets: {', '.join(sizes)}"
+        )
+    if may_move(gang, sizes):
+        waiting = [m for name in gang.waiting if (m := gang.members[name]).pod_set in sizes]
+        without = sorted({m.pod_set for m in waiting if not has_place(m, plan.get(m.pod_set))})
+        if without:
+            problems.append(
+                f"pods of {', '.join(without)} wait for a node, and the plan has none for them: with schedulerName "
+                f"{names.SCHEDULER_NAME}, the Workload's template needs that, too; behind the gate "
+                f"{names.TOPOLOGY_GATE}, they need a ResourceFlavor with a topology"
+            )
+    return problems
 
 
 def _unreadable(about: Job | Workload, workload: Workload, error: assignment.AssignmentError) -> Warn:
@@ -276,10 +305,11 @@ def _eviction(
     With `every`, before the start, all places of the plan have to be open. A gang that cannot be completed where it was
     planned is planned anew as a whole, also when some of its pods run: without the others they would only wait.
     """
-    if not workload.spec.active:
-        return "Deactivated", "The workload is deactivated: spec.active is false"
     flavors = {f for a in _assignments(workload) for f in a.flavors.values()}
-    tolerations = [t for p in workload.spec.pod_sets for t in p.template.spec.tolerations]
+    specs = [p.template.spec for p in workload.spec.pod_sets]
+    tolerations = [t for spec in specs for t in spec.tolerations]
+    classes = [c for spec in specs if (c := view.runtime_classes.get(spec.runtime_class_name)) is not None]
+    tolerations += [t for runtime_class in classes for t in runtime_class.scheduling.tolerations]
     tolerations += [t for name in flavors if name in view.flavors for t in view.flavors[name].spec.tolerations]
     updates = [u for check in workload.status.admission_checks for u in check.pod_set_updates]
     tolerations += [t for update in updates for t in update.tolerations]
@@ -351,11 +381,17 @@ def _hold(job: Job, workload: Workload, view: View) -> list[Step]:
 
 
 def _gang_steps(
-    workload: Workload, gang: Gang, plan: Mapping[str, PodSetPlan], size: int, view: View, now: datetime
+    workload: Workload,
+    gang: Gang,
+    plan: Mapping[str, PodSetPlan],
+    sizes: Mapping[str, int],
+    view: View,
+    now: datetime,
 ) -> list[Step]:
     """Pods that take their places, the condition PodsReady, and the PodGroup that shows the gang."""
     steps: list[Step] = []
-    if found := moves(gang, plan, size, view.node_of):
+    size = sum(sizes.values())
+    if found := moves(gang, plan, sizes, view.node_of):
         steps.append(Place(workload, gang, found))
     ready = gang.counts[Stage.READY] + gang.counts[Stage.SUCCEEDED] >= size
     was = find_condition(workload.status.conditions, WorkloadCondition.PODS_READY)
@@ -366,10 +402,10 @@ def _gang_steps(
     return steps
 
 
-def _size(workload: Workload) -> int:
-    """How many pods its gang has: as many as were admitted, which may be fewer than it asked for."""
+def _sizes(workload: Workload) -> dict[str, int]:
+    """How many pods each of its pod sets has: as many as were admitted, which may be fewer than it asked for."""
     wanted = {p.name: p.count for p in workload.spec.pod_sets}
-    return sum(wanted.get(a.name, 0) if a.count is None else a.count for a in _assignments(workload))
+    return {a.name: wanted.get(a.name, 0) if a.count is None else a.count for a in _assignments(workload)}
 
 
 def plans(workload: Workload) -> dict[str, PodSetPlan]:

@@ -13,7 +13,7 @@ from serried.api import names, resources
 from serried.api.batch import Job
 from serried.api.core import LimitRange, Node, Pod, PriorityClass, RuntimeClass
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass, WorkloadSpec, WorkloadStatus
-from serried.api.meta import Key, Object, find_condition
+from serried.api.meta import Key, Object, condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup
 from serried.api.resources import Resource
@@ -78,6 +78,7 @@ class State:
             flavors=self.flavors,
             workload_priority_classes=self.workload_priority_classes,
             priority_classes=self.priority_classes,
+            runtime_classes=self.runtime_classes,
             node_of=self.engine.world.node_of,
             is_open=partial(is_open, self.engine.world),
             overbooked=partial(overbooked, self.engine.world),
@@ -124,7 +125,7 @@ class State:
         if (job := self.job_of(new)) is not None:
             self._workloads_of[job].add(key)
             self._mark(job)
-        elif key in self.gangs or not new.spec.active:
+        elif key in self.gangs or condition_is(new.status.conditions, WorkloadCondition.EVICTED):
             self._mark_workload(key)
 
     def _tell_engine(self, workload: Workload) -> None:

@@ -17,7 +17,7 @@ from serried.embedded.kinds import NOT_READY, Context, Kind
 from serried.embedded.patch import same
 from serried.embedded.problems import Problems
 from serried.embedded.store import Json
-from serried.jobs.adjust import Breach, breaches, with_defaults, with_runtime_class
+from serried.jobs.adjust import Breach, Conflict, breaches, conflicts, with_defaults, with_runtime_class
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 #: Seconds a pod stays on a node that has failed, unless it says otherwise.
@@ -68,7 +68,6 @@ class PodKind(Kind):
 
     def admit(self, obj: Json, context: Context) -> None:
         spec = obj["spec"]
-        _adjust(obj, context)
         spec["priority"], spec["preemptionPolicy"] = _priority(obj, context)
         tolerations = spec.setdefault("tolerations", [])
         for key in (NOT_READY, UNREACHABLE):
@@ -81,6 +80,7 @@ class PodKind(Kind):
                         "tolerationSeconds": FAILED_NODE_SECONDS,
                     }
                 )
+        _adjust(obj, context)
         obj["status"] = {"phase": "Pending", "qosClass": _quality(spec)}
         if spec.get("schedulingGates"):
             obj["status"]["conditions"] = [
@@ -175,10 +175,29 @@ def _adjust(pod: Json, context: Context) -> None:
         found_class = context.find(RUNTIME_CLASSES, class_name)
         if found_class is None:
             raise Forbidden(403, "Forbidden", f'{refused}pod rejected: RuntimeClass "{class_name}" not found')
-        typed = with_runtime_class(msgspec.convert(spec, PodSpec), msgspec.convert(found_class.data, RuntimeClass))
+        runtime_class = msgspec.convert(found_class.data, RuntimeClass)
+        typed = msgspec.convert(spec, PodSpec)
+        for conflict in conflicts(typed, runtime_class):
+            raise Forbidden(403, "Forbidden", refused + _against(runtime_class, conflict))
+        typed = with_runtime_class(typed, runtime_class)
         for name, added in (("overhead", typed.overhead), ("nodeSelector", typed.node_selector)):
             if added:
                 spec[name] = dict(added)
+        spec["tolerations"] += msgspec.to_builtins(typed.tolerations[len(spec["tolerations"]) :])
+    elif spec.get("overhead"):
+        raise Forbidden(403, "Forbidden", refused + _NO_OVERHEAD)
+
+
+_NO_OVERHEAD = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
+
+
+def _against(runtime_class: RuntimeClass, conflict: Conflict) -> str:
+    if conflict.field != "overhead":
+        field = conflict.field
+        return f"conflict: runtimeClass.scheduling.{field} = {conflict.theirs}; pod.spec.{field} = {conflict.found}"
+    if runtime_class.overhead.pod_fixed:
+        return "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"
+    return _NO_OVERHEAD
 
 
 def _in_words(breach: Breach) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -53,6 +54,11 @@ class Member:
         """Whether it has taken its place, for kube-scheduler to bind or on a node, and is not about to leave it."""
         return self.stage.is_standing and not self.deleting
 
+    @property
+    def is_present(self) -> bool:
+        """Whether the gang can begin with it: it stays, and no gate that is not ours to open holds it back."""
+        return self.stage is not Stage.HELD and not self.deleting
+
 
 @dataclass
 class Gang:
@@ -61,6 +67,8 @@ class Gang:
     members: dict[str, Member] = field(default_factory=dict)
     #: members by stage; those being deleted are counted too
     counts: dict[Stage, int] = field(default_factory=lambda: dict.fromkeys(Stage, 0))
+    #: members by pod set that are neither being deleted nor behind a gate that is not ours to open
+    present: Counter[str] = field(default_factory=Counter)
     #: members that are being deleted
     deleting: int = 0
     #: members that have their place and stay there
@@ -76,6 +84,7 @@ class Gang:
         self.counts[member.stage] += 1
         self.deleting += member.deleting
         self.placed += member.is_placed
+        self.present[member.pod_set] += member.is_present
         if member.stage is Stage.WAITING and not member.deleting:
             self.waiting.add(member.name)
         else:
@@ -87,6 +96,9 @@ class Gang:
             self.counts[old.stage] -= 1
             self.deleting -= old.deleting
             self.placed -= old.is_placed
+            self.present[old.pod_set] -= old.is_present
+            if not self.present[old.pod_set]:
+                del self.present[old.pod_set]
             self.waiting.discard(name)
             if old.uid != keep_in_flight:
                 self.in_flight.discard(old.uid)

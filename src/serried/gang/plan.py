@@ -46,30 +46,40 @@ class Move:
     gates: tuple[str, ...]
 
 
-def may_move(gang: Gang, size: int) -> bool:
-    """Whether members are to take their places: all are there, or some have begun, and not all are on their way."""
-    whole = len(gang.members) - gang.deleting - gang.counts[Stage.HELD] >= size
+def may_move(gang: Gang, sizes: Mapping[str, int]) -> bool:
+    """Whether members are to take their places: all are there, or some have begun, and not all are on their way.
+
+    `sizes`: pod set → how many pods it has. More of one do not stand in for those that another one lacks.
+    """
+    whole = all(gang.present[name] >= size for name, size in sizes.items())
     return len(gang.waiting) > len(gang.in_flight) and bool(whole or gang.in_flight or gang.placed)
 
 
-def moves(gang: Gang, plans: Mapping[str, PodSetPlan], size: int, node_of: Callable[[str], str | None]) -> list[Move]:
+def moves(
+    gang: Gang, plans: Mapping[str, PodSetPlan], sizes: Mapping[str, int], node_of: Callable[[str], str | None]
+) -> list[Move]:
     """The pods that take their places now, all of the gang together.
 
-    Nothing moves before the gang is whole: `size` members, over all pod sets. A gang of which some are placed
-    already is rolled forward with the members there are (after a crash in the middle, or for a replaced pod).
+    Nothing moves before the gang is whole: as many members of each pod set as `sizes` says. A gang of which some are
+    placed already is rolled forward with the members there are (after a crash in the middle, or for a replaced pod).
     A place is taken while an unfinished pod, also one that is being deleted, stands on it; its successor waits.
 
     `node_of` maps the value of `kubernetes.io/hostname` to the node's name (None: no such node).
     """
-    if not may_move(gang, size):
+    if not may_move(gang, sizes):
         return []
     result: list[Move] = []
     for name, plan in plans.items():
-        members = [m for m in gang if m.pod_set == name]
+        members = [m for m in gang if m.pod_set == name and has_place(m, plan)]
         for m, place in _places(members, plan, node_of):
             if m.uid not in gang.in_flight:
                 result.append(Move(m.name, m.uid, plan.places[place], plan.levels, m.gates))
     return result
+
+
+def has_place(member: Member, plan: PodSetPlan | None) -> bool:
+    """Whether the plan has places for such a member: one that Serried is to bind needs a node, not a larger domain."""
+    return plan is not None and (plan.names_hosts or bool(member.gates) or member.stage is not Stage.WAITING)
 
 
 def _places(
@@ -148,7 +158,7 @@ def closed_places(
 
 def _awaited(gang: Gang, plan: PodSetPlan, node_of: Callable[[str], str | None]) -> set[int]:
     """The places that members are still to take, also those on which somebody is dying."""
-    members = [m for m in gang if m.pod_set == plan.pod_set]
+    members = [m for m in gang if m.pod_set == plan.pod_set and has_place(m, plan)]
     awaited = {p for m, p in _places(members, plan, node_of) if m.uid not in gang.in_flight}
     waiting = [m for m in members if m.stage is Stage.WAITING and not m.deleting and m.uid not in gang.in_flight]
     awaited.update(m.rank for m in waiting if m.rank is not None and m.rank < len(plan.places))

@@ -61,6 +61,21 @@ class Breach:
         return Problem(field, found, f"{allowed}, by LimitRange {self.limit_range}")
 
 
+@dataclass(frozen=True)
+class Conflict:
+    """What a pod says itself and its RuntimeClass says otherwise: the API server refuses such a pod."""
+
+    #: within the pod's spec
+    field: str
+    found: str
+    #: what the RuntimeClass says; "": nothing
+    theirs: str
+
+    def problem(self, template: str, runtime_class: str) -> Problem:
+        allowed = f"{self.theirs}, as in RuntimeClass {runtime_class}, or nothing" if self.theirs else "nothing"
+        return Problem(f"{template}.spec.{self.field}", self.found, allowed)
+
+
 def adjusted(
     pod_sets: Sequence[PodSet], limit_ranges: Sequence[LimitRange], runtime_classes: Mapping[str, RuntimeClass]
 ) -> tuple[list[PodSet], list[Problem]]:
@@ -79,7 +94,11 @@ def adjusted(
                 field = f"{template}.spec.runtimeClassName"
                 problems.append(Problem(field, repr(name), "the name of a RuntimeClass that exists"))
             else:
+                problems += [c.problem(template, name) for c in conflicts(spec, runtime_class)]
                 spec = with_runtime_class(spec, runtime_class)
+        elif spec.overhead:
+            field = f"{template}.spec.overhead"
+            problems.append(Problem(field, _listed(spec.overhead), "nothing without a RuntimeClass that says the same"))
         if spec is not pod_set.template.spec:
             changed = PodTemplateSpec(metadata=pod_set.template.metadata, spec=spec)
             pod_set = msgspec.structs.replace(pod_set, template=changed)
@@ -108,10 +127,28 @@ def with_defaults(spec: PodSpec, limit_ranges: Sequence[LimitRange]) -> PodSpec:
 
 
 def with_runtime_class(spec: PodSpec, runtime_class: RuntimeClass) -> PodSpec:
-    """The pod with the overhead of its RuntimeClass, and on the nodes that this is for."""
+    """The pod with the overhead of its RuntimeClass, on the nodes that this is for, tolerating what it tolerates."""
     overhead = spec.overhead or runtime_class.overhead.pod_fixed
     selector = {**runtime_class.scheduling.node_selector, **spec.node_selector}
-    return msgspec.structs.replace(spec, overhead=overhead, node_selector=selector)
+    more = [t for t in runtime_class.scheduling.tolerations if t not in spec.tolerations]
+    tolerations = [*spec.tolerations, *more] if more else spec.tolerations
+    return msgspec.structs.replace(spec, overhead=overhead, node_selector=selector, tolerations=tolerations)
+
+
+def conflicts(spec: PodSpec, runtime_class: RuntimeClass) -> Iterator[Conflict]:
+    """Where a pod contradicts its RuntimeClass."""
+    theirs = runtime_class.overhead.pod_fixed
+    if spec.overhead and {n: _value(n, q) for n, q in spec.overhead.items()} != {
+        n: _value(n, q) for n, q in theirs.items()
+    }:
+        yield Conflict("overhead", _listed(spec.overhead), _listed(theirs))
+    for key, value in sorted(runtime_class.scheduling.node_selector.items()):
+        if spec.node_selector.get(key, value) != value:
+            yield Conflict(f"nodeSelector[{key}]", spec.node_selector[key], value)
+
+
+def _listed(quantities: ResourceList) -> str:
+    return ", ".join(f"{name}: {quantity}" for name, quantity in sorted(quantities.items()))
 
 
 def breaches(spec: PodSpec, limit_ranges: Sequence[LimitRange]) -> Iterator[Breach]:

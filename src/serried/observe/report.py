@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
@@ -103,7 +104,9 @@ def _where(job: Job | None, workload: Workload, gang: Gang, explanation: Explana
     size = sum(p.count for p in workload.spec.pod_sets)
     if job is not None and job.spec.suspend:
         return "gang", "It is admitted; its job is about to be started."
-    here = len(gang.members) - gang.deleting
+    there = Counter(m.pod_set for m in gang if not m.deleting)
+    pod_sets = workload.spec.pod_sets
+    here = sum(min(p.count, there[p.name]) for p in pod_sets) if len(pod_sets) > 1 else there.total()
     over = gang.counts[Stage.SUCCEEDED] + gang.counts[Stage.FAILED]
     if here < size:
         return "gang", f"{here} of {size} pods exist; the gang is bound when all do."

@@ -382,6 +382,11 @@ class Engine:
         """The queues whose status may differ from what it was when this was last called."""
         return queues_changed(self._state)
 
+    def holds(self, key: Key) -> bool:
+        """Whether a workload holds quota, also if its admission has not been heard of yet."""
+        record = self._state.workloads.get(key)
+        return record is not None and record.place == "held"
+
     def resource_requests(self, key: Key) -> list[PodSetResources]:
         """What a workload that waits asks for, as quota counts it."""
         return resource_requests(self._state, key)

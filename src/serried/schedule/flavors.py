@@ -345,16 +345,21 @@ def counted(options: Options, requests: Mapping[str, int]) -> Mapping[str, int]:
     """What of the requests of a pod counts for quota, by the administrator's configuration."""
     if not options.transformations and not options.excluded_resources:
         return requests
-    result = {r: n for r, n in requests.items() if not r.startswith(options.excluded_resources)}
-    for rule in options.transformations:
-        if rule.resource not in result:
+    rules = {rule.resource: rule for rule in options.transformations}
+    result: dict[str, int] = {}
+
+    def add(name: str, amount: int) -> None:
+        result[name] = result.get(name, 0) + amount
+
+    # What comes of a rule is not an input of another one: only what the pod requests is.
+    for resource, amount in requests.items():
+        if resource.startswith(options.excluded_resources):
             continue
-        amount = requests[rule.resource]
-        if not rule.keep:
-            del result[rule.resource]
-        for name, factor in rule.outputs.items():
-            value = -(-amount * factor // (1000 if rule.resource == "cpu" else 1))
-            result[name] = result.get(name, 0) + value
+        rule = rules.get(resource)
+        if rule is None or rule.keep:
+            add(resource, amount)
+        for name, factor in rule.outputs.items() if rule is not None else ():
+            add(name, -(-amount * factor // (1000 if resource == "cpu" else 1)))
     return result
 
 

@@ -34,7 +34,7 @@ def needs_second(state: State, record: Record) -> bool:
     holding = record.holding
     if holding is None or record.leaving is not None or record.evicting:
         return False
-    if not record.info.evicted and _stopped(state, holding):
+    if not record.info.evicted and _stopped(state, record, holding):
         return True
     if not holding.confirmed:
         return False
@@ -60,7 +60,7 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
     state.second.pop(key, None)
     if holding is None or not needs_second(state, record):
         return
-    stopped = _stopped(state, holding)
+    stopped = _stopped(state, record, holding)
     if stopped is not None and not record.info.evicted:
         yield stopped
         return
@@ -101,8 +101,10 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
         yield Grant(record.holding, kind="topology")
 
 
-def _stopped(state: State, holding: Holding) -> Eviction | None:
-    """Whether a queue that it was admitted through is being drained."""
+def _stopped(state: State, record: Record, holding: Holding) -> Eviction | None:
+    """Whether it was deactivated, or a queue that it was admitted through is being drained."""
+    if not record.info.active and holding.confirmed:
+        return Eviction(EvictedReason.DEACTIVATED, "The workload is deactivated: spec.active is false")
     queue = state.cluster_queues.get(holding.cluster_queue)
     if queue is not None and queue.spec.stop_policy == "HoldAndDrain":
         return Eviction(EvictedReason.CLUSTER_QUEUE_STOPPED, "The ClusterQueue is stopped")

@@ -29,8 +29,8 @@ def sample_usage(state: State, now: datetime) -> None:
     if config is None:
         return
     due = sample_due(state)
-    if due is not None and now < due:
-        return
+    if due is not None and state.sampled_at is not None and state.sampled_at <= now < due:
+        return  # a clock that was set back has not sampled yet: nothing would be until it is where it was
     state.sampled_at = now
     for key in state.local_queues:
         held = _by_resource(state.accounts[key].reserved)

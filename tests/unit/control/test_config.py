@@ -23,9 +23,9 @@ def test_everything_has_a_default(tmp_path: Path) -> None:
 
 
 def test_sections_are_read(tmp_path: Path) -> None:
-    config = load(write(tmp_path, "binding: kube-scheduler\nleaderElection: {enabled: true, leaseDuration: 5}\n"))
+    config = load(write(tmp_path, "binding: kube-scheduler\nleaderElection: {enabled: true, leaseDuration: 20}\n"))
     assert config.binding == "kube-scheduler"
-    assert (config.leader_election.enabled, config.leader_election.lease_duration) == (True, 5)
+    assert (config.leader_election.enabled, config.leader_election.lease_duration) == (True, 20)
     assert not config.webhook.enabled
 
 
@@ -107,6 +107,16 @@ def test_priority_boost_is_a_feature_gate(tmp_path: Path) -> None:
         ("resources: {transformations: [{input: a, outputs: {b: 1x}}]}", "outputs.b.: '1x' is not a quantity"),
         ("resources: {transformations: [{input: a, outputs: {b: -1}}]}", "outputs.b. is -1; allowed is"),
         ("resources: {transformations: [{outputs: {b: 1}}]}", "input"),
+        ("bindings: serried", "allowed are apiVersion, kind, binding"),
+        ("webhook: {prot: 1}", "webhook`; allowed are enabled, host, port"),
+        ("fairSharing: {enable: true}", "allowed are preemptionStrategies"),
+        ("resources: {transformations: [{input: a, output: {}}]}", "allowed are input, strategy, outputs"),
+        ("resources: {transformations: [{input: a, outputs: {'': 1}}]}", "outputs"),
+        ("statusInterval: .inf", "<= 86400.*statusInterval"),
+        ("leaderElection: {leaseDuration: 5}", "allowed is leaseDuration > renewDeadline > 1.2 × retryPeriod"),
+        ("admissionFairSharing: {usageHalfLifeTime: 99999999h}", "allowed are durations up to 2562047h.*HalfLife"),
+        ("admissionFairSharing: {usageHalfLifeTime: 5m, usageSamplingInterval: 1ns}", "is 1e-09s; allowed is .* 1ms"),
+        ("admissionFairSharing: {usageHalfLifeTime: 5m, resourceWeights: {cpu: .inf}}", "<= 1e.18.*resourceWeights"),
         ("a: [", "line"),
         ("- 1", "object"),
     ],

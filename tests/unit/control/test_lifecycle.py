@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +12,7 @@ import msgspec
 from serried.api import names
 from serried.api.assignment import encode
 from serried.api.batch import Job
-from serried.api.core import PriorityClass
+from serried.api.core import PriorityClass, RuntimeClass, Toleration
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from serried.api.meta import Condition, Key
 from serried.control.lifecycle import (
@@ -69,6 +71,7 @@ def view(
     unplanned: int = 0,
     closed: tuple[str, ...] = (),
     overbooked: tuple[str, ...] = (),
+    runtime_classes: dict[str, RuntimeClass] | None = None,
 ) -> View:
     flavor = msgspec.convert(
         {"metadata": {"name": "gpu"}, "spec": {"nodeLabels": {"pool": "gpu"}}}, type=ResourceFlavor
@@ -82,6 +85,7 @@ def view(
         flavors={"gpu": flavor},
         workload_priority_classes={("", n): WorkloadPriorityClass(value=v) for n, v in (classes or {}).items()},
         priority_classes={("", n): PriorityClass(value=v) for n, v in (pod_classes or {}).items()},
+        runtime_classes=runtime_classes or {},
         node_of=lambda host: host,
         is_open=lambda levels, values, tolerations: values[-1] not in closed,
         overbooked=lambda key: overbooked,
@@ -251,13 +255,20 @@ def test_an_admission_whose_places_are_closed_is_taken_back_before_and_after_the
     assert not any(isinstance(s, PatchJob) for s in steps(job(suspend=False), admitted(job()), both, closed=("n1",)))
 
 
-def test_a_workload_that_is_deactivated_is_stopped_and_gives_everything_back() -> None:
+def test_what_a_runtime_class_tolerates_keeps_places_open() -> None:
     workload = admitted(job())
-    workload.spec.active = False
-    (evict,) = steps(job(suspend=False), workload, members(Stage.READY, Stage.READY))
-    assert isinstance(evict, PatchWorkload)
-    assert evict.event is not None
-    assert evict.event[0] == "EvictedDueToDeactivated"
+    workload.spec.pod_sets[0].template.spec.runtime_class_name = "vm"
+    vm = msgspec.convert({"scheduling": {"tolerations": [{"key": "vm", "operator": "Exists"}]}}, RuntimeClass)
+
+    def is_open(levels: object, values: object, tolerations: Sequence[Toleration]) -> bool:
+        return "vm" in {t.key for t in tolerations}
+
+    given = job()
+    given.spec.template.spec.runtime_class_name = "vm"
+    for classes, evicted in (({"vm": vm}, False), ({"other": vm}, True)):
+        seen = replace(view(given, workload, runtime_classes=classes), is_open=is_open)
+        found = [s.event for s in next_steps(seen, NOW) if isinstance(s, PatchWorkload)]
+        assert [event is not None and event[0] for event in found] == ["EvictedDueToNodeFailures"] * evicted
 
 
 def test_what_is_evicted_is_stopped_and_gives_its_quota_back_with_its_last_pod() -> None:

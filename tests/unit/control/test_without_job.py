@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from serried.api.assignment import encode
 from serried.api.kueue import Workload
 from serried.api.meta import Condition
 from serried.control.lifecycle import CreatePodGroup, PatchWorkload, Place, Step, Warn, steps_without_job
@@ -34,34 +36,55 @@ def test_its_gang_takes_its_places_when_it_is_whole() -> None:
 def test_nothing_is_done_before_its_admission_nor_after_its_end() -> None:
     assert steps() == []
     gang = members(Stage.WAITING, Stage.WAITING)
-    for type_ in ("Finished", "Evicted"):
-        workload = alone()
-        workload.status.conditions.append(Condition(type=type_, status="True"))
-        assert steps(workload, gang) == []
+    workload = alone()
+    workload.status.conditions.append(Condition(type="Finished", status="True"))
+    assert steps(workload, gang) == []
     workload = alone()
     workload.status.conditions = [c for c in workload.status.conditions if c.type != "Admitted"]
     assert steps(workload, gang) == []
 
 
-def test_a_closed_place_takes_its_admission_back_at_once() -> None:
-    """There is no Job to stop: evicted and released in one write."""
+def test_a_closed_place_takes_its_admission_back() -> None:
     (step,) = steps(alone(), members(Stage.WAITING, Stage.WAITING), closed=("n1",))
     assert isinstance(step, PatchWorkload)
     said = {c["type"]: (c["status"], c["reason"]) for c in step.patch["status"]["conditions"]}
     assert said["Evicted"] == ("True", "NodeFailures")
-    assert said["QuotaReserved"][0] == said["Admitted"][0] == "False"
-    assert step.patch["status"]["admission"] is None
     assert step.event is not None
     assert step.event[0] == "EvictedDueToNodeFailures"
 
 
-def test_a_deactivated_one_gives_everything_back() -> None:
+def test_evicted_it_gives_everything_back_when_none_of_its_pods_is_on_its_way() -> None:
+    """A binding that was sent may still arrive: whoever got the node meanwhile would share it."""
     workload = alone()
-    workload.spec.active = False
-    (step,) = steps(workload)
+    workload.status.conditions.append(Condition(type="Evicted", status="True", reason="Preempted", message="goes"))
+    gang = members(Stage.WAITING, Stage.WAITING)
+    gang.in_flight.add("uid1")
+    assert steps(workload, gang) == []
+    gang.set(replace(gang.members["p1"], stage=Stage.BOUND))
+    (step,) = steps(workload, gang)
     assert isinstance(step, PatchWorkload)
-    assert step.event is not None
-    assert step.event[0] == "EvictedDueToDeactivated"
+    said = {c["type"]: (c["status"], c["message"]) for c in step.patch["status"]["conditions"]}
+    assert said["QuotaReserved"] == said["Admitted"] == ("False", "goes")
+    assert step.patch["status"]["admission"] is None
+    workload.status.admission = None
+    assert steps(workload, gang) == []
+
+
+def test_pods_that_it_cannot_place_are_told_on_it() -> None:
+    gang = members(Stage.WAITING)
+    gang.set(replace(gang.members["p0"], name="x", uid="x", pod_set="other"))
+    found = [s for s in steps(alone(), gang) if isinstance(s, Warn)]
+    assert [s.message for s in found] == [
+        "pods name in their label kueue.x-k8s.io/podset 'other'; allowed are the Workload's pod sets: main"
+    ]
+    workload = alone()
+    assert workload.status.admission is not None
+    waiting = members(Stage.WAITING, Stage.WAITING)
+    for without in (encode(["rack"], [(("r0",), 2)]), None):
+        workload.status.admission.pod_set_assignments[0].topology_assignment = without
+        (warning,) = (s for s in steps(workload, waiting) if isinstance(s, Place | Warn))
+        assert isinstance(warning, Warn)
+        assert "pods of main wait for a node, and the plan has none for them" in warning.message
 
 
 def test_a_plan_that_cannot_be_read_is_told_on_the_workload() -> None:

@@ -32,7 +32,7 @@ def gang(members: Iterable[Member]) -> Gang:
 
 
 def next_moves(gang: Gang, size: int = 4, plan: PodSetPlan = PLAN) -> list[Move]:
-    return moves(gang, {"main": plan}, size, lambda value: value)
+    return moves(gang, {"main": plan}, {"main": size}, lambda value: value)
 
 
 def places(found: list[Move]) -> dict[str, str]:
@@ -78,6 +78,31 @@ def test_those_of_an_earlier_run_neither_begin_the_gang_nor_keep_places_they_do_
     assert places(next_moves(fresh)) == {"p-0": "n0", "p-1": "n1", "p-2": "n1"}
     fresh.remove("old-0")
     assert places(next_moves(fresh)) == {"p-0": "n0", "p-1": "n1", "p-2": "n1", "p-3": "n2"}
+
+
+def test_more_pods_of_one_kind_do_not_stand_in_for_those_that_another_lacks() -> None:
+    """A leader and three workers: four workers, or three and a pod of neither, are not the gang."""
+    plans = {
+        "leader": PodSetPlan.of("leader", [names.HOSTNAME], [(("n0",), 1)]),
+        "main": PodSetPlan.of("main", [names.HOSTNAME], [(("n1",), 3)]),
+    }
+    sizes = {"leader": 1, "main": 3}
+    there = gang(pod(i) for i in range(4))
+    assert moves(there, plans, sizes, lambda value: value) == []
+    there.set(Member("x", "uid-x", "", 0, Stage.WAITING, "", (), False))
+    assert moves(there, plans, sizes, lambda value: value) == []
+    there.set(Member("l", "uid-l", "leader", 0, Stage.WAITING, "", (), False))
+    found = moves(there, plans, sizes, lambda value: value)
+    assert places(found) == {"l": "n0", "p-0": "n1", "p-1": "n1", "p-2": "n1"}
+
+
+def test_a_pod_that_needs_a_node_of_us_takes_no_place_in_a_rack() -> None:
+    """kube-scheduler finds the node within a rack; a pod without a gate it does not get."""
+    racks = PodSetPlan.of("main", ["rack"], [(("r0",), 2)])
+    gated = Member("p-0", "uid-p-0", "main", 0, Stage.WAITING, "", (names.TOPOLOGY_GATE,), False)
+    both = gang([gated, pod(1)])
+    assert places(next_moves(both, 2, racks)) == {"p-0": "r0"}
+    assert closed_places(both, {"main": racks}, lambda *_: False, lambda value: value, every=False) == [("r0",)]
 
 
 def closed(gang: Gang, *hosts: str, every: bool = False) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from serried.api.core import LimitRange, RuntimeClass
+from serried.api.core import LimitRange, RuntimeClass, Toleration
 from serried.api.kueue import PodSet
 from serried.jobs.adjust import adjusted
 from serried.model.pods import pod_requests
@@ -59,20 +59,41 @@ def test_nothing_is_copied_where_nothing_is_added() -> None:
     assert found is given
 
 
-def test_the_overhead_and_the_nodes_of_a_runtime_class() -> None:
+def test_the_overhead_the_nodes_and_the_tolerations_of_a_runtime_class() -> None:
     body = {
         "metadata": {"name": "vm"},
         "handler": "vm",
         "overhead": {"podFixed": {"cpu": "250m"}},
-        "scheduling": {"nodeSelector": {"vm": "yes", "zone": "b"}},
+        "scheduling": {
+            "nodeSelector": {"vm": "yes", "zone": "b"},
+            "tolerations": [{"key": "own", "operator": "Exists"}, {"key": "vm", "operator": "Exists"}],
+        },
     }
     vm = msgspec.convert(body, RuntimeClass)
-    given = pod_set({"requests": {"cpu": "1"}}, runtimeClassName="vm", nodeSelector={"zone": "a"})
+    given = pod_set({"requests": {"cpu": "1"}}, runtimeClassName="vm", nodeSelector={"disk": "a"})
+    given.template.spec.tolerations = [Toleration(key="own", operator="Exists")]
     (found,), _ = adjusted([given], [], {"vm": vm})
     assert pod_requests(found.template.spec) == {"cpu": 1250}
-    assert found.template.spec.node_selector == {"vm": "yes", "zone": "a"}
-    own = pod_set({"requests": {"cpu": "1"}}, runtimeClassName="vm", overhead={"cpu": "2"})
-    assert requests(own, vm=vm) == {"cpu": 3000}
+    assert found.template.spec.node_selector == {"vm": "yes", "zone": "b", "disk": "a"}
+    assert [t.key for t in found.template.spec.tolerations] == ["own", "vm"]
+    same = pod_set({"requests": {"cpu": "1"}}, runtimeClassName="vm", overhead={"cpu": "0.25"})
+    assert requests(same, vm=vm) == {"cpu": 1250}
+
+
+def test_what_contradicts_the_runtime_class_is_told() -> None:
+    """The API server would refuse each of the pods."""
+    body = {"overhead": {"podFixed": {"cpu": "250m"}}, "scheduling": {"nodeSelector": {"vm": "yes", "zone": "b"}}}
+    classes = {"vm": msgspec.convert(body, RuntimeClass), "bare": RuntimeClass()}
+    spec, path = {"cpu": "1"}, "spec.podSets[0].template.spec"
+    given = pod_set({}, runtimeClassName="vm", overhead=spec, nodeSelector={"zone": "a", "vm": "yes"})
+    assert [str(p) for p in adjusted([given], [], classes)[1]] == [
+        f"{path}.overhead: found cpu: 1, allowed: cpu: 250m, as in RuntimeClass vm, or nothing",
+        f"{path}.nodeSelector[zone]: found a, allowed: b, as in RuntimeClass vm, or nothing",
+    ]
+    (found,) = adjusted([pod_set({}, runtimeClassName="bare", overhead=spec)], [], classes)[1]
+    assert str(found) == f"{path}.overhead: found cpu: 1, allowed: nothing"
+    (found,) = adjusted([pod_set({}, overhead=spec)], [], classes)[1]
+    assert str(found) == f"{path}.overhead: found cpu: 1, allowed: nothing without a RuntimeClass that says the same"
 
 
 def test_a_runtime_class_that_is_not_there_is_told() -> None:
@@ -107,7 +128,8 @@ def test_bounds_that_are_kept() -> None:
 def test_bounds_of_a_pod_are_for_all_of_its_containers_without_the_overhead() -> None:
     bounds = limit_range(type="Pod", max={"cpu": "4"})
     two = {"limits": {"cpu": "2"}}
-    assert problems(pod_set(two, two, overhead={"cpu": "1"}), bounds) == []
+    vm = msgspec.convert({"overhead": {"podFixed": {"cpu": "1"}}}, RuntimeClass)
+    assert adjusted([pod_set(two, two, runtimeClassName="vm")], [bounds], {"vm": vm})[1] == []
     (found,) = problems(pod_set(two, two, two), bounds)
     assert found == (
         "limits[cpu] of spec.podSets[0].template.spec as a whole: found 6, allowed: at most 4, by LimitRange l"

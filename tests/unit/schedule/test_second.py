@@ -80,6 +80,26 @@ def test_a_check_that_wants_a_retry_sends_it_back_and_one_that_rejects_it_ends_i
         assert not given.cycle(at(0)).evictions
 
 
+def test_a_deactivated_one_gives_back_what_it_holds_also_before_its_checks_have_answered() -> None:
+    for admitted in (False, True):
+        given = with_checks()
+        written = msgspec.convert(msgspec.to_builtins(reserved(given, "Pending")), Workload)
+        if admitted:
+            assert written.status.admission is not None
+            written = with_admission(written, written.status.admission, version=10)
+            given.set_workload(written)
+        assert not given.cycle(at(0)).evictions
+        written = msgspec.convert(msgspec.to_builtins(written), Workload)
+        written.metadata.resource_version = "11"
+        written.spec.active = False
+        given.set_workload(written)
+        (evict,) = given.cycle(at(0)).evictions
+        assert (evict.reason, evict.deactivate) == ("Deactivated", False)
+        assert "spec.active is false" in evict.message
+        assert not given.cycle(at(0)).evictions
+        given.validate()
+
+
 def test_without_the_check_the_queue_admits_nothing() -> None:
     given = with_checks()
     given.delete_admission_check("budget")

@@ -229,3 +229,19 @@ def test_an_admission_that_is_refused_does_not_count() -> None:
     assert consumed(engine) != {}
     engine.withdraw(admit.key)
     assert consumed(engine) == {}
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_sampling() -> None:
+    given = sharing()
+    holds(given, "w", cpu=4)
+    given.cycle(at(10_000))
+    before = consumed(given)
+    given.cycle(at(0))
+    assert (consumed(given), given.wake_at) == (before, at(10))
+    holds(given, "b", "b", cpu=4)
+    given.cycle(at(110))
+    b = given.status((NS, "b"))
+    assert isinstance(b, LocalQueueStatus)
+    assert b.fair_sharing is not None
+    assert b.fair_sharing.admission_fair_sharing_status is not None
+    assert b.fair_sharing.admission_fair_sharing_status.last_update == at(110)
