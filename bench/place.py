@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -200,6 +202,12 @@ def following(cluster: Cluster) -> dict[str, tuple[Callable[[], object], Callabl
 
         return call
 
+    kinds = itertools.count(1)
+
+    def decide_for_a_new_kind() -> None:
+        requests = cluster.requests | {"cpu": next(kinds)}
+        place(world, "gpu", [replace(p, requests=requests) for p in pod_sets])
+
     def come_and_go() -> None:
         world.set_node(newcomer)
         world.tree("gpu")
@@ -210,6 +218,7 @@ def following(cluster: Cluster) -> dict[str, tuple[Callable[[], object], Callabl
         "a node's heartbeat": (lambda: turn(beats), None),
         "a node's taints changed": (lambda: turn(taints), None),
         "the same, and a decision for 64 pods": (decide_anew(taints), None),
+        "a decision for 64 pods of a kind not asked for before": (decide_for_a_new_kind, None),
         "64 pods held and released": (hold, None),
         "a node added, its tree sorted anew, and deleted": (come_and_go, None),
     }
