@@ -166,8 +166,15 @@ async def test_drained_and_admitted_again_while_its_old_pods_run(arena: Arena) -
     await until(arena, WorkloadCondition.ADMITTED)
     again = await plan(arena)
     assert not old & {*again["leader"], *again["workers"]}, "the nodes where the old pods run are full"
-    await make_pods(arena, "b")
+    await make_pod(arena, "group-b-l", "leader", 0, gpus=4)
+    await asyncio.sleep(0.5)
+    assert "group-b-l" not in await nodes(arena), "the second run is not whole"
+    workload = await arena.cluster.get(WORKLOADS, "group", arena.namespace)
+    assert not condition_is(workload.status.conditions, WorkloadCondition.PODS_READY)
+    for i in range(3):
+        await make_pod(arena, f"group-b-w{i}", "workers", i)
     await as_planned(arena, "b")
+    await until(arena, WorkloadCondition.PODS_READY)
     assert again == await plan(arena)
     await delete_pods(arena, *(f"group-a-{x}" for x in ("l", "w0", "w1", "w2")))
     await asyncio.sleep(0.3)

@@ -31,7 +31,7 @@ from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup, PodGroupSpec
 from serried.control import conditions
 from serried.gang.membership import Gang, Stage
-from serried.gang.plan import Move, PodSetPlan, Values, closed_places, has_place, may_move, moves
+from serried.gang.plan import Move, PodSetPlan, Values, closed_places, has_place, may_move, moves, on_plan
 from serried.jobs import job as jobs
 from serried.jobs.podset import Problem, pod_set_start, workload_name
 
@@ -252,6 +252,8 @@ def steps_without_job(view: View, now: datetime) -> list[Step]:
         return []
     sizes = _sizes(workload)
     try:
+        if evicted is not None:  # its maker may not have ended the pods of its earlier run
+            gang = on_plan(gang, plans(workload), view.node_of)
         plan = plans(workload) if may_move(gang, sizes) else {}
     except assignment.AssignmentError as error:
         return [_unreadable(workload, workload, error)]

@@ -121,6 +121,26 @@ def _places(
     return result
 
 
+def on_plan(gang: Gang, plans: Mapping[str, PodSetPlan], node_of: Callable[[str], str | None]) -> Gang:
+    """The gang without those that stand on hosts where no pod of their pod set is planned: they are of an earlier run,
+    and neither begin this one nor make it ready. What is in flight is shared."""
+    off: set[str] = set()
+    for name, plan in plans.items():
+        if plan.names_hosts:
+            hosts = {values[-1] for values in plan.places}
+            hosts |= {node for host in hosts if (node := node_of(host)) is not None}
+            off.update(
+                m.name for m in gang if m.pod_set == name and m.stage.is_standing and m.node and m.node not in hosts
+            )
+    if not off:
+        return gang
+    result = Gang(in_flight=gang.in_flight)
+    for m in gang:
+        if m.name not in off:
+            result.set(m)
+    return result
+
+
 def _stands_at(member: Member, plan: PodSetPlan, place: int, node_of: Callable[[str], str | None]) -> bool:
     """Whether a member that stands somewhere stands at this place. One of an earlier run may stand at another.
 

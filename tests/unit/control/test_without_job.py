@@ -70,6 +70,27 @@ def test_evicted_it_gives_everything_back_when_none_of_its_pods_is_on_its_way() 
     assert steps(workload, gang) == []
 
 
+def test_pods_of_an_earlier_run_neither_begin_the_next_one_nor_make_it_ready() -> None:
+    """Admitted again on n0 and n1: one on n9 is of the run before, one on n0 may stay."""
+    workload = alone()
+    workload.status.conditions.append(Condition(type="Evicted", status="False"))
+    gang = members(Stage.READY, Stage.READY)
+    gang.set(replace(gang.members["p0"], node="n9"))
+    gang.set(replace(gang.members["p1"], node="n8"))
+    assert [type(s) for s in steps(workload, gang)] == [CreatePodGroup]
+    new = replace(gang.members["p0"], name="q0", uid="v0", stage=Stage.WAITING, node="")
+    gang.set(new)
+    assert [type(s) for s in steps(workload, gang)] == [CreatePodGroup]
+    gang.set(replace(new, name="q1", uid="v1", rank=1))
+    place = next(s for s in steps(workload, gang) if isinstance(s, Place))
+    assert [(m.pod, m.values) for m in place.moves] == [("q0", ("n0",)), ("q1", ("n1",))]
+    place.gang.in_flight.add("v0")
+    assert gang.in_flight == {"v0"}
+    stays = members(Stage.READY, Stage.WAITING)
+    place = next(s for s in steps(workload, stays) if isinstance(s, Place))
+    assert [(m.pod, m.values) for m in place.moves] == [("p1", ("n1",))]
+
+
 def test_pods_that_it_cannot_place_are_told_on_it() -> None:
     gang = members(Stage.WAITING)
     gang.set(replace(gang.members["p0"], name="x", uid="x", pod_set="other"))
