@@ -27,6 +27,7 @@ from serried.control.decided import RETRY_FIRST, RETRY_MOST, DecisionWriter
 from serried.control.events import Recorder
 from serried.control.executor import Executor
 from serried.control.state import State, kept
+from serried.control.steps import PatchJob, Step
 from serried.schedule.engine import Engine
 
 log = logging.getLogger(__name__)
@@ -210,7 +211,7 @@ class Controller:
             self._running.discard(subject)
             self._again.discard(subject)
 
-    async def _steps(self, resource: Resource[Any], key: Key) -> Sequence[lifecycle.Step]:
+    async def _steps(self, resource: Resource[Any], key: Key) -> Sequence[Step]:
         if resource is WORKLOADS:
             return lifecycle.steps_without_job(self.state.view_of_workload(key), self._clock())
         if key in self.state.bereft and not await self._is_there(key):
@@ -226,13 +227,13 @@ class Controller:
         self.state.bereft.discard(key)
         return True
 
-    async def _do(self, subject: Subject, step: lifecycle.Step) -> None:
+    async def _do(self, subject: Subject, step: Step) -> None:
         try:
             await self._executor.do(step)
         except Invalid as error:
             # It can never succeed as it stands; the next change of the Job brings another look.
             self._refused(subject, error)
-            if isinstance(step, lifecycle.PatchJob) and step.starts is not None:
+            if isinstance(step, PatchJob) and step.starts is not None:
                 await self._executor.do(lifecycle.failed_to_start(step.starts, error.message, self._clock()))
 
     def _refused(self, subject: Subject, error: ApiError) -> None:

@@ -13,7 +13,7 @@ from serried.api.meta import Object
 from serried.api.resources import JOBS, POD_GROUPS, PODS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
 from serried.control.events import Recorder
-from serried.control.lifecycle import (
+from serried.control.steps import (
     CreatePodGroup,
     CreateWorkload,
     DeleteWorkload,

@@ -30,75 +30,22 @@ from serried.api.meta import Key, ObjectMeta, OwnerReference, condition_is, find
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup, PodGroupSpec
 from serried.control import conditions
+from serried.control.steps import (
+    CreatePodGroup,
+    CreateWorkload,
+    DeleteWorkload,
+    PatchJob,
+    PatchWorkload,
+    Place,
+    Step,
+    Warn,
+)
 from serried.gang.membership import Gang, Stage
-from serried.gang.plan import Move, PodSetPlan, Values, closed_places, has_place, may_move, moves, on_plan
+from serried.gang.plan import PodSetPlan, Values, closed_places, has_place, may_move, moves, on_plan
 from serried.jobs import job as jobs
 from serried.jobs.podset import Problem, pod_set_start, workload_name
 
 _PLACES_NAMED = 3  # in a message
-
-# --- Steps: what can be written
-
-
-@dataclass(frozen=True)
-class PatchJob:
-    """One change of the Job: suspend it, clear its start time, or start it."""
-
-    job: Job
-    patch: Mapping[str, Any]
-    status: bool = False
-    #: the Workload whose admission this starts
-    starts: Workload | None = None
-    #: event on the Job and the Workload once it is done: (reason, message)
-    event: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class CreateWorkload:
-    job: Job
-    workload: Workload
-
-
-@dataclass(frozen=True)
-class PatchWorkload:
-    """A change of the Workload's spec (`status=False`) or of its conditions."""
-
-    workload: Workload
-    patch: Mapping[str, Any]
-    status: bool = True
-    event: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class DeleteWorkload:
-    workload: Workload
-    why: str
-
-
-@dataclass(frozen=True)
-class CreatePodGroup:
-    pod_group: PodGroup
-
-
-@dataclass(frozen=True)
-class Place:
-    """Pods that take their places, all of them now."""
-
-    workload: Workload
-    gang: Gang
-    moves: Sequence[Move]
-
-
-@dataclass(frozen=True)
-class Warn:
-    """Bad input on a Job, or on a Workload without one, told as an event."""
-
-    about: Job | Workload
-    reason: str
-    message: str
-
-
-Step = PatchJob | CreateWorkload | PatchWorkload | DeleteWorkload | CreatePodGroup | Place | Warn
 
 
 @dataclass(frozen=True)

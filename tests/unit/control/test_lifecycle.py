@@ -15,7 +15,8 @@ from serried.api.batch import Job
 from serried.api.core import PriorityClass, RuntimeClass, Toleration
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from serried.api.meta import Condition, Key
-from serried.control.lifecycle import (
+from serried.control.lifecycle import View, next_steps
+from serried.control.steps import (
     CreatePodGroup,
     CreateWorkload,
     DeleteWorkload,
@@ -23,9 +24,7 @@ from serried.control.lifecycle import (
     PatchWorkload,
     Place,
     Step,
-    View,
     Warn,
-    next_steps,
 )
 from serried.gang.membership import Gang, Member, Stage
 from serried.jobs.podset import workload_name
