@@ -39,10 +39,10 @@ from serried.schedule.reasons import Reason
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 8  # background writes in flight; the rest of the client's room is for decisions
-_ROUND = 200  # reasons of waits written in one round; who has been let in by the next one needs none
+_AT_ONCE = 4  # background writes in flight; the rest of the client's room is for decisions
+_ROUND = 50  # reasons of waits written in one round; who has been let in by the next one needs none
 # A slow API server is left alone for longer: so many times as long as a round took, but at most so many seconds.
-_PAUSE, _LONGEST_PAUSE = 4.0, 5.0
+_PAUSE, _LONGEST_PAUSE = 9.0, 5.0
 
 
 class StatusWriter:

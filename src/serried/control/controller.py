@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 Subject = tuple[Resource[Any], Key]
 
 _AFTER_A_FAULT = 30.0  # seconds
-_PAUSE, _LONGEST_PAUSE = 2.0, 0.1  # between cycles: times what the last one took, and seconds
+_PAUSE, _LONGEST_PAUSE = 4.0, 0.1  # between cycles: times what the last one took, and seconds
 _LOOK_AT_CLOCK = 1.0  # seconds between looks at the clock while somebody backs off
 
 
@@ -136,7 +136,7 @@ class Controller:
     async def _cycles(self) -> None:
         """Runs a cycle whenever the engine could do something; events that come together share one.
 
-        The next one is put off for twice the time that the last one took: in a storm of events, cycles become fewer and
+        The next one is put off for four times the time that the last one took: in a storm of events, cycles become fewer and
         each serves more of them, and reading and writing get most of the loop.
         """
         pause = 0.0

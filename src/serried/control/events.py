@@ -22,7 +22,7 @@ _MESSAGE_LIMIT = 1024
 _WAITING = 2000  # events not yet written; the oldest are dropped beyond it
 _REMEMBERED = 4000  # events that a repetition can be folded into
 # A storm of events must not take the API server's time from decisions: so many at once, then so many a second.
-_BURST, _RATE = 400, 20.0
+_BURST, _RATE = 200, 10.0
 
 
 class Recorder:
