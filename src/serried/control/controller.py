@@ -136,8 +136,8 @@ class Controller:
     async def _cycles(self) -> None:
         """Runs a cycle whenever the engine could do something; events that come together share one.
 
-        The next one is put off for four times the time that the last one took: in a storm of events cycles become fewer,
-        each serves more of them, and reading and writing get most of the loop.
+        The next one is put off for four times the time that the last one took: in a storm of events cycles become
+        fewer, each serves more of them, and reading and writing get most of the loop.
         """
         pause = 0.0
         while True:
