@@ -170,16 +170,6 @@ class World:
             return None
         return self._tree(tuple(level.node_label for level in found.spec.levels), {})
 
-    def nodes_in(self, topology: str, path: Sequence[str]) -> tuple[str, ...]:
-        """The names of the nodes in a domain, in path order; () when there is no such domain."""
-        tree = self.topology_tree(topology)
-        domain = tree.find(path) if tree is not None else None
-        if tree is None or domain is None:
-            return ()
-        bounds = tree.levels[len(path) - 1].nodes
-        rows = tree.rows[bounds[domain] : bounds[domain + 1]].tolist()
-        return tuple(self.nodes.names[row] for row in rows if self.nodes.seen[row] is not None)
-
     # --- pods
 
     def set_pod(self, pod: Pod) -> bool:

@@ -67,12 +67,23 @@ def test_what_matters_to_placement_is_a_change(changed: object) -> None:
 
 def test_a_node_moves_to_another_rack() -> None:
     world = racks(2, 1)
-    assert world.nodes_in("default", ("b0", "b0-r1")) == ("b0-r1-n0",)
+
+    def nodes_of(*path: str) -> list[str]:
+        tree = world.topology_tree("default")
+        assert tree is not None
+        domain = tree.find(path)
+        assert domain is not None
+        bounds = tree.levels[len(path) - 1].nodes
+        return [world.nodes.names[row] for row in tree.rows[bounds[domain] : bounds[domain + 1]].tolist()]
+
+    assert nodes_of("b0", "b0-r1") == ["b0-r1-n0"]
     world.set_node(node("b0-r0-n1", labels={BLOCK: "b0", RACK: "b0-r1"}))
-    assert world.nodes_in("default", ("b0", "b0-r1")) == ("b0-r0-n1", "b0-r1-n0")
-    assert world.nodes_in("default", ("b0", "b0-r0")) == ("b0-r0-n0",)
-    assert world.nodes_in("default", ("b7",)) == ()
-    assert world.nodes_in("none", ("b0",)) == ()
+    assert nodes_of("b0", "b0-r1") == ["b0-r0-n1", "b0-r1-n0"]
+    assert nodes_of("b0", "b0-r0") == ["b0-r0-n0"]
+    tree = world.topology_tree("default")
+    assert tree is not None
+    assert tree.find(("b7",)) is None
+    assert world.topology_tree("none") is None
 
 
 def test_what_a_node_has_and_cannot_be_read_it_has_none_of() -> None:
