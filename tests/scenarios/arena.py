@@ -330,6 +330,10 @@ class Arena:
 
         await self.until(empty, within=60, hint="all pods gone")
         await self.stop()
+        for workload in (await self.cluster.list(WORKLOADS, self.namespace)).items:
+            # Its namespace takes a while to go, and until then it would hold its places.
+            with suppress(NotFound):
+                await self.cluster.delete(WORKLOADS, workload.metadata.name, self.namespace)
         await self.cluster.delete(NAMESPACES, self.namespace)
         for resource, name in reversed(self.made):
             await self.cluster.delete(resource, name)
