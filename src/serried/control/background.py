@@ -20,7 +20,6 @@ from serried.api.kueue import (
     CohortStatus,
     LocalQueue,
     LocalQueueStatus,
-    Workload,
 )
 from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import WorkloadCondition
@@ -157,7 +156,9 @@ class StatusWriter:
     async def _write_wait(self, key: Key, reason: Reason) -> tuple[str, str] | None:
         """Returns the versions before and after it, if anything had to be written."""
         workload = self._state.workloads.get(key)
-        if workload is None or workload.status.admission is not None or _is_finished(workload):
+        if workload is None or workload.status.admission is not None:
+            return None
+        if condition_is(workload.status.conditions, WorkloadCondition.FINISHED):
             return None
         if self._state.engine.holds(key):
             return None  # let in since: if that is taken back, there will be another reason
@@ -213,10 +214,6 @@ class StatusWriter:
         patch = {"status": msgspec.to_builtins(status)}
         written = await self._cluster.patch(POD_GROUPS, key[1], key[0], patch=patch, subresource="status")
         self._observe(POD_GROUPS, written)
-
-
-def _is_finished(workload: Workload) -> bool:
-    return condition_is(workload.status.conditions, WorkloadCondition.FINISHED)
 
 
 def _is_over(status: PodGroupStatus) -> bool:

@@ -139,14 +139,16 @@ class Controller:
         The next one is put off for four times the time that the last one took: in a storm of events cycles become
         fewer, each serves more of them, and reading and writing get most of the loop.
         """
-        pause = 0.0
+        due = 0.0
         while True:
             await self._woken()
-            await asyncio.sleep(pause)  # if 0: whatever else is ready on the loop belongs to the same cycle
+            # If 0: whatever else is ready on the loop belongs to the same cycle.
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
             self._wake.clear()
             started = time.monotonic()
             cycle = self.engine.cycle(self._clock())
-            pause = min(_PAUSE * (time.monotonic() - started), _LONGEST_PAUSE)
+            ended = time.monotonic()
+            due = ended + min(_PAUSE * (ended - started), _LONGEST_PAUSE)
             for wait in cycle.waits:
                 self._status.waits(wait.key, wait.reason)
             for admit in cycle.decisions:

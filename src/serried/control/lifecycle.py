@@ -199,11 +199,12 @@ def steps_without_job(view: View, now: datetime) -> list[Step]:
         return []
     sizes = _sizes(workload)
     try:
-        if evicted is not None:  # its maker may not have ended the pods of its earlier run
-            gang = on_plan(gang, plans(workload), view.node_of)
-        plan = plans(workload) if may_move(gang, sizes) else {}
+        plan = plans(workload) if evicted is not None or may_move(gang, sizes) else {}
     except assignment.AssignmentError as error:
         return [_unreadable(workload, workload, error)]
+    if evicted is not None:  # its maker may not have ended the pods of its earlier run
+        gang = on_plan(gang, plan, view.node_of)
+        plan = plan if may_move(gang, sizes) else {}
     if (why := _eviction(workload, gang, plan, view, every=False)) is not None:
         return [_evict(workload, *why, now)]
     if problems := _misfits(gang, plan, sizes):

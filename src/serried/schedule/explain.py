@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import cache
 from typing import Literal
 
 import msgspec
@@ -14,7 +13,7 @@ from serried.api.names import PendingReason
 from serried.schedule import wording
 from serried.schedule.assignment import Attempt
 from serried.schedule.flavors import Rules, attempts_of
-from serried.schedule.nominate import Nomination, nominate
+from serried.schedule.nominate import Nomination, nominate, remove
 from serried.schedule.queues import Help
 from serried.schedule.reasons import Reason
 from serried.schedule.records import ClusterQueueState, Record
@@ -114,11 +113,10 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
 
 def _ahead(state: State, queue: ClusterQueueState, order: Order) -> tuple[int, list[Order]]:
     """How many are ahead in the queue, and the nearest of them; by the usage of LocalQueues where that counts."""
-    if not state.usage_ordered(queue.name):
+    before = state.before_order(queue.name)
+    if before is None:
         return queue.pending.position(order), queue.pending.ahead(order, _AHEAD_NAMED)
-    usage = cache(state.usage_of)
-    key = [(usage(state.workloads[o[3], o[4]].info.queue), o) for o in queue.pending.orders()]
-    line = [o for _, o in sorted(key)]
+    line = sorted(queue.pending.orders(), key=lambda o: (before(o), o))
     position = line.index(order)
     return position, line[max(0, position - _AHEAD_NAMED) : position]
 
@@ -210,9 +208,7 @@ def _fits_without(
 ) -> bool:
     mark = state.journal.checkpoint()
     for other in gone:
-        assert other.holding is not None
-        state.ledger.refund(other.holding.cluster_queue, other.holding.usage)
-        state.world.release(other.info.key, with_pods=True)
+        remove(state, other)
     fits = nominate(state, queue, record.info, now, rules=Rules(only_whether=True)).fits
     state.journal.rollback(mark)
     return fits

@@ -336,9 +336,14 @@ class _Scan:
 
 def _charged(state: State, queue: ClusterQueueState, pod_set: PodSetRequest) -> dict[str, int]:
     """What quota the pod set needs. Requests of nothing, and `pods`, count only where the queue covers them."""
-    totals = total_requests(replace(pod_set, requests=counted(state.options, pod_set.requests)))
+    totals = counted_totals(state.options, pod_set)
     covered = queue.limits.group_of
     return {r: n for r, n in totals.items() if covered(r) or (n > 0 and r != "pods")}
+
+
+def counted_totals(options: Options, pod_set: PodSetRequest) -> dict[str, int]:
+    """What of the requests of all its pods together counts for quota, `pods` included."""
+    return total_requests(replace(pod_set, requests=counted(options, pod_set.requests)))
 
 
 def counted(options: Options, requests: Mapping[str, int]) -> Mapping[str, int]:

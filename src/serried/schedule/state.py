@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
 
@@ -171,10 +171,14 @@ class State:
 
     def head(self, queue: ClusterQueueState) -> Order | None:
         """Who in a ClusterQueue is to be looked at next; None: nobody until something changes."""
-        if not self.usage_ordered(queue.name):
-            return queue.pending.head()
+        return queue.pending.head(self.before_order(queue.name))
+
+    def before_order(self, cluster_queue: str) -> Callable[[Order], float] | None:
+        """What counts before the order of those who wait in a ClusterQueue, less first; None: nothing does."""
+        if not self.usage_ordered(cluster_queue):
+            return None
         usage = cache(self.usage_of)
-        return queue.pending.head(lambda order: usage(self.workloads[order[3], order[4]].info.queue))
+        return lambda order: usage(self.workloads[order[3], order[4]].info.queue)
 
     # --- moves: each takes a record from one place to another
 

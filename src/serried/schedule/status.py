@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from serried.api.core import ResourceList
 from serried.api.kueue import (
     ClusterQueueStatus,
@@ -17,12 +15,11 @@ from serried.api.meta import Condition, Key
 from serried.api.quantity import LIMIT, format_quantity
 from serried.quota.limits import Limits
 from serried.schedule.accounts import flavor_usage
-from serried.schedule.flavors import counted
+from serried.schedule.flavors import counted_totals
 from serried.schedule.records import Activity
 from serried.schedule.routing import cohort_activity
 from serried.schedule.state import State
 from serried.schedule.usage import usage_status
-from serried.schedule.workload import total_requests
 
 
 def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueStatus | None:
@@ -92,7 +89,7 @@ def resource_requests(state: State, key: Key) -> list[PodSetResources]:
         return []
     found = []
     for pod_set in record.info.pod_sets:
-        totals = total_requests(replace(pod_set, requests=counted(state.options, pod_set.requests)))
+        totals = counted_totals(state.options, pod_set)
         resources: ResourceList = {r: format_quantity(r, n) for r, n in sorted(totals.items()) if r != "pods"}
         found.append(PodSetResources(name=pod_set.name, resources=resources))
     return found
