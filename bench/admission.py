@@ -17,7 +17,7 @@ import msgspec
 from serried.api.kueue import ClusterQueue, LocalQueue, ResourceFlavor, Workload
 from serried.api.meta import Key
 from serried.schedule.engine import Engine
-from serried.schedule.options import FairSharing, Options
+from serried.schedule.types.options import FairSharing, Options
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _NAMESPACE = "team"

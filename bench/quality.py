@@ -40,7 +40,7 @@ from serried.place.measures import Measures, measure
 from serried.place.options import PlaceOptions
 from serried.place.place import place
 from serried.place.result import NoPlacement, Placement
-from serried.place.wish import layers_of
+from serried.place.topology_request import layers_of
 
 BLOCK, RACK, GPU = "example.com/block", "example.com/rack", "example.com/gpu"
 KEYS = (BLOCK, RACK, HOSTNAME)

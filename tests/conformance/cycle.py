@@ -27,12 +27,12 @@ from serried.api.meta import Key, condition_is
 from serried.api.names import PendingReason
 from serried.api.quantity import resource_value
 from serried.place.options import PlaceOptions
-from serried.schedule.cycle import Admit, Cycle, Evict, Finish
+from serried.schedule.cycle.cycle import Admit, Cycle, Evict, Finish
 from serried.schedule.engine import Engine
-from serried.schedule.options import AdmissionFairSharing, FairSharing, Options, Transformation
-from serried.schedule.reasons import Reason
-from serried.schedule.records import ClusterQueueState, LocalUsage, Record
-from serried.schedule.state import State
+from serried.schedule.state.records import ClusterQueueState, LocalUsage, Record
+from serried.schedule.state.state import State
+from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options, Transformation
+from serried.schedule.types.reasons import Reason
 
 Case = Mapping[str, Any]
 

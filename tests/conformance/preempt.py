@@ -24,21 +24,21 @@ from serried.api.kueue import (
 from serried.api.quantity import resource_value
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
-from serried.quota.limits import Cell
+from serried.quota.quotas import Cell
 from serried.quota.tree import Node as QuotaNode
-from serried.schedule.assignment import Assignment, Mode, PodSetChoice
+from serried.schedule.cycle.nominate import reduced
+from serried.schedule.cycle.reason_text import preemption_message
 from serried.schedule.engine import Engine
-from serried.schedule.fair import Offers
-from serried.schedule.flavors import Oracle, Rules, assign, preference_key
-from serried.schedule.nominate import reduced
-from serried.schedule.options import AdmissionFairSharing, FairSharing, Options
-from serried.schedule.places import find_places
-from serried.schedule.preemption import find_victims
-from serried.schedule.records import LocalUsage, Record
-from serried.schedule.state import State
-from serried.schedule.victims import Want, may_preempt, victim_order
-from serried.schedule.why import preemption_message
-from serried.schedule.workload import priority_boost, read_workload
+from serried.schedule.flavors.assigner import Oracle, Rules, assign, preference_key
+from serried.schedule.flavors.assignment import Assignment, Mode, PodSetChoice
+from serried.schedule.flavors.flavor_topology import find_places
+from serried.schedule.preemption.candidates import Want, may_preempt, victim_order
+from serried.schedule.preemption.classical import find_victims
+from serried.schedule.preemption.fair_sharing import Offers
+from serried.schedule.state.records import LocalUsage, Record
+from serried.schedule.state.state import State
+from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options
+from serried.schedule.types.workload import priority_boost, read_workload
 
 Case = Mapping[str, Any]
 _MODES = {

@@ -11,10 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from serried.api.kueue import Admission, ClusterQueue, Cohort, Workload
 from serried.api.meta import Condition, Key
-from serried.schedule.cycle import Evict
+from serried.schedule.cycle.cycle import Evict
+from serried.schedule.cycle.nominate import nominate
 from serried.schedule.engine import Engine
-from serried.schedule.nominate import nominate
-from serried.schedule.options import FairSharing, Options
+from serried.schedule.types.options import FairSharing, Options
 from tests.unit.schedule.objects import (
     GPU,
     NS,

@@ -14,9 +14,9 @@ from serried.api.kueue import Admission, Workload
 from serried.api.meta import Condition, Key
 from serried.api.names import POD_SET, WORKLOAD
 from serried.api.quantity import resource_value
-from serried.quota.limits import Cell, read_limits
+from serried.quota.quotas import Cell, read_limits
+from serried.schedule.cycle.nominate import nominate
 from serried.schedule.engine import Engine
-from serried.schedule.nominate import nominate
 from tests.unit.schedule.objects import (
     BLOCK,
     GPU,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from serried.api.kueue import Workload, WorkloadStatus
 from serried.api.meta import Condition, Key
 from serried.schedule.engine import Engine
-from serried.schedule.options import FairSharing, Options
+from serried.schedule.types.options import FairSharing, Options
 from tests.unit.schedule.objects import NS, at, cluster_queue, feed, flavor, local_queue, with_admission, workload
 
 #: (nominal quota, weight) of each queue

@@ -26,7 +26,7 @@ from serried.place.options import PlaceOptions
 from serried.place.place import place
 from serried.place.result import NoPlacement
 from serried.place.search import Leaves, Search, Unfit, descend, find
-from serried.place.wish import Mode, Wish
+from serried.place.topology_request import Mode, Wish
 from tests.property.test_placement import topology_requests, worlds
 from tests.unit.model.clusters import BLOCK, GPU, RACK, node
 

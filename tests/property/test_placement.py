@@ -18,7 +18,7 @@ from serried.model.world import World
 from serried.place.options import PlaceOptions
 from serried.place.place import Replacement, place
 from serried.place.result import NoPlacement
-from serried.place.wish import check_topology_request, layers_of
+from serried.place.topology_request import check_topology_request, layers_of
 from tests.unit.model.clusters import BLOCK, GPU, RACK, flavor, node, pod, topology
 
 KEYS = (BLOCK, RACK, HOSTNAME)

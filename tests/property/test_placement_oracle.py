@@ -14,7 +14,7 @@ from serried.model.topology import Tree, build
 from serried.place.balanced import place_balanced
 from serried.place.counts import count_up
 from serried.place.search import Search, Unfit, descend, find
-from serried.place.wish import Mode, Wish
+from serried.place.topology_request import Mode, Wish
 from tests.property.placement_oracle import Leaf, Oracle, Request, Result
 from tests.unit.model.clusters import node
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serried.model import room
 from serried.model.capacity import Capacity, Ints, Vector, add, amounts, fits, fits_beside
-from serried.model.room import Rooms
+from serried.model.fit_cache import Rooms
 
 RESOURCES = ("cpu", "memory", "gpu")
 requests = st.dictionaries(st.sampled_from([*RESOURCES, "nobody has it"]), st.integers(0, 5), max_size=3)

@@ -26,7 +26,7 @@ from serried.model.world import World
 from serried.place.options import PlaceOptions
 from serried.place.place import place
 from serried.place.result import NoPlacement
-from serried.place.wish import layers_of
+from serried.place.topology_request import layers_of
 from tests.property.placement_oracle import Leaf, Oracle, Path, Request
 from tests.property.test_long_lived import nodes, requests
 from tests.property.test_placement import KEYS

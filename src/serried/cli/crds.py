@@ -10,7 +10,7 @@ import typer
 from serried.api.crds import crds, to_yaml
 from serried.cli.common import Failure, Output
 from serried.cli.connect import complete, connect
-from serried.control.install import Outcome, apply
+from serried.control.crd_install import Outcome, apply
 
 
 def print_crds(output: Output) -> None:

@@ -25,8 +25,8 @@ from serried.cli.demo_summary import Ending, show, sum_up
 from serried.cli.live_view import Wait, cluster_map, draw, header, time_of_day
 from serried.jobs import job as jobs
 from serried.observe.report import report
-from serried.schedule.explain import Explanation
-from serried.schedule.wording import opening, short_level
+from serried.schedule.cycle.explain import Explanation
+from serried.schedule.types.wording import opening, short_level
 
 #: Real seconds between two looks, between two looks at who waits and why, and between two lines of progress.
 _LOOK, _EXPLAIN, _PROGRESS = 0.1, 0.5, 5.0

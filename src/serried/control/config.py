@@ -15,8 +15,8 @@ import msgspec
 from serried.api.core import Quantity
 from serried.api.quantity import MILLI, QuantityError, parse
 from serried.place.options import DEFAULT, PlaceOptions
-from serried.schedule import options
-from serried.schedule.options import Options
+from serried.schedule.types import options
+from serried.schedule.types.options import Options
 
 Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86400)]

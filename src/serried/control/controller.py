@@ -21,13 +21,13 @@ from serried.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import ApiError, Cluster, Forbidden, Invalid, Malformed, NotFound
 from serried.control import lifecycle
-from serried.control.background import StatusWriter
+from serried.control.actions import PatchJob, Step
 from serried.control.config import Configuration
-from serried.control.decided import RETRY_FIRST, RETRY_MOST, DecisionWriter
+from serried.control.decision_writer import RETRY_FIRST, RETRY_MOST, DecisionWriter
 from serried.control.events import Recorder
 from serried.control.executor import Executor
 from serried.control.state import State, kept
-from serried.control.steps import PatchJob, Step
+from serried.control.status_writer import StatusWriter
 from serried.schedule.engine import Engine
 
 log = logging.getLogger(__name__)

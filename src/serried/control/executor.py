@@ -12,8 +12,7 @@ from serried.api.batch import Job
 from serried.api.meta import Object
 from serried.api.resources import JOBS, POD_GROUPS, PODS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
-from serried.control.events import Recorder
-from serried.control.steps import (
+from serried.control.actions import (
     CreatePodGroup,
     CreateWorkload,
     DeleteWorkload,
@@ -23,6 +22,7 @@ from serried.control.steps import (
     Step,
     Warn,
 )
+from serried.control.events import Recorder
 from serried.gang.plan import Move
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from serried.api.meta import Key, ObjectMeta, OwnerReference, condition_is, find
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup, PodGroupSpec
 from serried.control import conditions
-from serried.control.steps import (
+from serried.control.actions import (
     CreatePodGroup,
     CreateWorkload,
     DeleteWorkload,

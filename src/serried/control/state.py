@@ -23,7 +23,7 @@ from serried.jobs import job as jobs
 from serried.jobs.adjust import adjusted
 from serried.jobs.podset import workload_name
 from serried.model.nodes import same_for_placement
-from serried.model.openings import is_open, overbooked
+from serried.model.schedulable import is_open, overbooked
 from serried.schedule.engine import Engine
 
 T = TypeVar("T", bound=Object)

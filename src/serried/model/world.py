@@ -13,13 +13,13 @@ from serried.api.core import Node, Pod
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
 from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
+from serried.model.fit_cache import Rooms
 from serried.model.holds import Hold, Share, by_name, reckon, short_rows
 from serried.model.journal import Journal
 from serried.model.nodes import NAME_FIELD, Nodes, allocatable, same_for_placement
 from serried.model.placement import Placement
 from serried.model.pods import BoundPod, readable_requests
 from serried.model.requests import PodSetRequest
-from serried.model.room import Rooms
 from serried.model.topology import Tree, build
 
 _TERMINAL: Final = ("Succeeded", "Failed")

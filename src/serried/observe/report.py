@@ -15,8 +15,8 @@ from serried.api.meta import condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.gang.membership import Gang, Stage
 from serried.jobs import job as jobs
-from serried.schedule.explain import Explanation
-from serried.schedule.reasons import Layer
+from serried.schedule.cycle.explain import Explanation
+from serried.schedule.types.reasons import Layer
 
 State = Literal["done", "here", "ahead"]
 

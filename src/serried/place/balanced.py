@@ -16,8 +16,8 @@ from typing import Final
 import numpy as np
 
 from serried.model.capacity import Bools, Ints
-from serried.place.choose import Filled, in_leader_order, in_order, sort
 from serried.place.counts import Counts, Span, count_up
+from serried.place.domain_order import Filled, in_leader_order, in_order, sort
 from serried.place.search import Leaves, Search, below_slices, children_of, divide_each
 
 #: States that a selection may have (about 80 MB), and how many it may look at (about a quarter of a second). Beyond

@@ -8,7 +8,7 @@ import numpy as np
 
 from serried.model.capacity import Ints
 from serried.model.topology import Tree
-from serried.place.wish import Wish
+from serried.place.topology_request import Wish
 
 _MANY = np.iinfo(np.int64).max
 

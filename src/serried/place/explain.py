@@ -8,7 +8,7 @@ import numpy as np
 
 from serried.model.capacity import Bools, Free, Ints, Vector, limiting
 from serried.model.filters import Mask
-from serried.place.choose import in_leader_order
+from serried.place.domain_order import in_leader_order
 from serried.place.result import NoPlacement
 from serried.place.search import Search, Unfit
 

@@ -21,7 +21,7 @@ from itertools import accumulate
 import numpy as np
 
 from serried.model.capacity import Bools, Ints
-from serried.place.choose import sort
+from serried.place.domain_order import sort
 from serried.place.search import Leaves, Search
 
 #: (words, numbers) int64: costs, the most important word first.

@@ -18,12 +18,12 @@ from serried.model.world import World
 from serried.place.balanced import place_balanced
 from serried.place.counts import count_up
 from serried.place.explain import Room, explain
-from serried.place.keep import Replacement, are_whole, cut, gap, merge, sliced
+from serried.place.node_replacement import Replacement, are_whole, cut, gap, merge, sliced
 from serried.place.optimal import LimitReached, place_optimal
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.place.result import NoPlacement
 from serried.place.search import Leaves, Search, Unfit, descend, find
-from serried.place.wish import Wish, WishError, read_wish
+from serried.place.topology_request import Wish, WishError, read_wish
 
 __all__ = ["PlaceOptions", "Replacement", "place"]
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from serried.model.capacity import Bools, Ints
 from serried.model.topology import Tree
-from serried.place.choose import Filled, fill, in_leader_order, in_order, leader_to_front, pick, sort
 from serried.place.counts import Counts
-from serried.place.wish import Wish
+from serried.place.domain_order import Filled, fill, in_leader_order, in_order, leader_to_front, pick, sort
+from serried.place.topology_request import Wish
 
 
 @dataclass(eq=False)

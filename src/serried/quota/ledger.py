@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from serried.model.journal import Journal
-from serried.quota.limits import Cell, Limits
+from serried.quota.quotas import Cell, Limits
 from serried.quota.tree import Node
 
 _ONE = Fraction(1)

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cached_property, total_ordering
 
 from serried.api.quantity import LIMIT
-from serried.quota.limits import Cell, Limits
+from serried.quota.quotas import Cell, Limits
 
 _NONE: Mapping[Cell, int] = {}
 

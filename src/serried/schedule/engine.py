@@ -24,20 +24,25 @@ from serried.api.meta import Key
 from serried.api.names import PendingReason, QueueReason
 from serried.model.world import World
 from serried.place.options import DEFAULT, PlaceOptions
-from serried.quota.limits import Limits, QueueProblem, read_limits
-from serried.schedule import intake
-from serried.schedule.cycle import Cycle, run_cycle
-from serried.schedule.explain import Explanation, explain
-from serried.schedule.options import DEFAULT_OPTIONS, Options
-from serried.schedule.queues import PendingQueue
-from serried.schedule.reasons import Reason
-from serried.schedule.records import Activity, ClusterQueueState, CohortState, LocalQueueState
-from serried.schedule.routing import refresh, refresh_local, reroute
-from serried.schedule.state import State
-from serried.schedule.status import cohort_status, cohorts_changed, queue_status, queues_changed, resource_requests
-from serried.schedule.usage import recall_usage, sample_due
-from serried.schedule.validate import validate
-from serried.schedule.workload import read_weight
+from serried.quota.quotas import Limits, QueueProblem, read_limits
+from serried.schedule.cycle.cycle import Cycle, run_cycle, workload_events
+from serried.schedule.cycle.explain import Explanation, explain
+from serried.schedule.cycle.status import (
+    cohort_status,
+    cohorts_changed,
+    queue_status,
+    queues_changed,
+    resource_requests,
+)
+from serried.schedule.state.fair_usage import recall_usage, sample_due
+from serried.schedule.state.pending_queue import PendingQueue
+from serried.schedule.state.records import Activity, ClusterQueueState, CohortState, LocalQueueState
+from serried.schedule.state.routing import refresh, refresh_local, reroute
+from serried.schedule.state.state import State
+from serried.schedule.state.validate import validate
+from serried.schedule.types.options import DEFAULT_OPTIONS, Options
+from serried.schedule.types.reasons import Reason
+from serried.schedule.types.workload import read_weight
 
 _UNKNOWN = Activity(False, "", "")
 #: Reasons of a ClusterQueue whose message lists the flavors, or topologies, that there are.
@@ -136,7 +141,7 @@ class Engine:
                 reroute(state, local_queue)
         # It may be drained now, or have other checks.
         for key in state.holders.get(name, ()):
-            intake.look_again(self._state, state.workloads[key])
+            workload_events.look_again(self._state, state.workloads[key])
 
     def _empty(self, queue: ClusterQueueState) -> None:
         """Takes everyone out of the queue; `reroute` finds them a new place."""
@@ -234,7 +239,7 @@ class Engine:
             # Also those whose quota is of the ClusterQueue that it led to before.
             for record in state.workloads.values():
                 if record.holding is not None and record.holding.local_queue == key:
-                    intake.look_again(self._state, record)
+                    workload_events.look_again(self._state, record)
 
     def delete_local_queue(self, key: Key) -> None:
         queue = self._state.local_queues.pop(key, None)
@@ -269,10 +274,10 @@ class Engine:
 
     def set_workload(self, workload: Workload, problems: Sequence[tuple[str, str, str]] = ()) -> None:
         """A Workload was added or changed. `problems`: what else is wrong with it (field, found, allowed)."""
-        intake.set_workload(self._state, workload, problems)
+        workload_events.set_workload(self._state, workload, problems)
 
     def delete_workload(self, key: Key) -> None:
-        intake.delete_workload(self._state, key)
+        workload_events.delete_workload(self._state, key)
 
     def withdraw(self, key: Key) -> None:
         """The API refused an admission: it is taken back, unless it has been heard of. What was admitted waits again
@@ -280,12 +285,12 @@ class Engine:
 
         The next cycle may decide the same, so call this after whatever pause a repeated refusal calls for.
         """
-        intake.withdraw(self._state, key)
+        workload_events.withdraw(self._state, key)
 
     def withdraw_eviction(self, key: Key) -> None:
         """The API refused an eviction: it is taken back. What was to be preempted holds again what it held, and its
         preemptor looks for others."""
-        intake.withdraw_eviction(self._state, key)
+        workload_events.withdraw_eviction(self._state, key)
 
     def set_malformed(self, kind: str, key: Key, error: str) -> None:
         """An object is there but cannot be read. A Workload is told so, a ClusterQueue admits nothing more; of other

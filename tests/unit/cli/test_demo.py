@@ -25,9 +25,9 @@ from serried.cli.live_view import MIN_HEIGHT, draw
 from serried.cli.main import app
 from serried.place.result import NoPlacement
 from serried.quota.ledger import Shortage
-from serried.schedule.explain import Explanation
-from serried.schedule.reasons import Reason
-from serried.schedule.wording import bad_request, behind, lacks_quota, no_place
+from serried.schedule.cycle.explain import Explanation
+from serried.schedule.types.reasons import Reason
+from serried.schedule.types.wording import bad_request, behind, lacks_quota, no_place
 
 #: The first 16 jobs, the one that can never fit among them, take two seconds like this.
 JOBS, SPEED = 16, 16

@@ -9,7 +9,7 @@ import pytest
 
 from serried.control.config import Configuration, ConfigurationError, load
 from serried.place.options import PlaceOptions
-from serried.schedule.options import AdmissionFairSharing, Transformation
+from serried.schedule.types.options import AdmissionFairSharing, Transformation
 
 
 def write(folder: Path, text: str) -> Path:

@@ -12,12 +12,12 @@ from serried.api.meta import condition_is
 from serried.api.resources import NAMESPACES, WORKLOADS, Resource
 from serried.cluster.protocol import Unavailable
 from serried.control.controller import utc_now
-from serried.control.decided import DecisionWriter
+from serried.control.decision_writer import DecisionWriter
 from serried.control.events import Recorder
 from serried.control.state import State
 from serried.embedded.server import EmbeddedCluster
-from serried.schedule.decisions import Admit, Evict
 from serried.schedule.engine import Engine
+from serried.schedule.types.decisions import Admit, Evict
 from tests.scenarios.faults import Faults
 from tests.unit.schedule.objects import NS, cluster_queue, feed, flavor, local_queue, workload
 

@@ -15,8 +15,7 @@ from serried.api.batch import Job
 from serried.api.core import PriorityClass, RuntimeClass, Toleration
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from serried.api.meta import Condition, Key
-from serried.control.lifecycle import View, next_steps
-from serried.control.steps import (
+from serried.control.actions import (
     CreatePodGroup,
     CreateWorkload,
     DeleteWorkload,
@@ -26,6 +25,7 @@ from serried.control.steps import (
     Step,
     Warn,
 )
+from serried.control.lifecycle import View, next_steps
 from serried.gang.membership import Gang, Member, Stage
 from serried.jobs.podset import workload_name
 

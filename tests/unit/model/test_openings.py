@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from serried.api.core import Taint, Toleration
 from serried.api.names import HOSTNAME
-from serried.model.openings import is_open, overbooked
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
+from serried.model.schedulable import is_open, overbooked
 from tests.unit.model.clusters import BLOCK, GPU, RACK, node, pod, racks
 
 LEVELS = (BLOCK, RACK)

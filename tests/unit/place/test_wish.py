@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serried.api.kueue import PodSetTopologyRequest, SliceConstraint
-from serried.place.wish import Problem, WishError, check_topology_request, read_wish
+from serried.place.topology_request import Problem, WishError, check_topology_request, read_wish
 
 LEVELS = ("block", "rack", "host")
 

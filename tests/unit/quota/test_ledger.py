@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from serried.model.journal import Journal
 from serried.quota.ledger import Ledger, Shortage
-from serried.quota.limits import Cell, Group, Limits
+from serried.quota.quotas import Cell, Group, Limits
 
 CPU, GPU = ("spot", "cpu"), ("spot", "gpu")
 

@@ -7,7 +7,7 @@ import pytest
 
 from serried.api.kueue import ClusterQueueSpec, ResourceFlavor
 from serried.api.names import QueueReason
-from serried.quota.limits import Group, missing_references, read_limits
+from serried.quota.quotas import Group, missing_references, read_limits
 
 
 def spec(*groups: dict[str, object]) -> ClusterQueueSpec:

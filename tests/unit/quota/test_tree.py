@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from serried.api.quantity import LIMIT
 from serried.model.journal import Journal
 from serried.quota.ledger import Ledger
-from serried.quota.limits import Limits
+from serried.quota.quotas import Limits
 from serried.quota.tree import Node
 
 CPU = ("f", "cpu")

@@ -7,7 +7,7 @@ import pytest
 from serried.api.assignment import decode
 from serried.api.meta import Condition
 from serried.schedule.engine import Engine
-from serried.schedule.options import FairSharing, Options
+from serried.schedule.types.options import FairSharing, Options
 from tests.unit.schedule.objects import (
     GPU,
     NS,

@@ -8,7 +8,7 @@ import msgspec
 
 from serried.api.kueue import ClusterQueueStatus, Cohort
 from serried.schedule.engine import Engine
-from serried.schedule.options import FairSharing, Options
+from serried.schedule.types.options import FairSharing, Options
 from tests.unit.schedule.objects import (
     NS,
     at,

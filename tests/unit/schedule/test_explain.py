@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from serried.schedule.cycle.explain import Explanation
 from serried.schedule.engine import Engine
-from serried.schedule.explain import Explanation
 from tests.unit.schedule.objects import (
     GPU,
     NS,

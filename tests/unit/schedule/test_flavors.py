@@ -7,7 +7,7 @@ from typing import Any
 from serried.api.assignment import decode
 from serried.api.kueue import Admission
 from serried.schedule.engine import Engine
-from serried.schedule.reasons import Reason
+from serried.schedule.types.reasons import Reason
 from tests.unit.schedule.objects import (
     BLOCK,
     GPU,

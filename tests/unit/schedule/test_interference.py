@@ -8,8 +8,8 @@ import msgspec
 
 from serried.api.kueue import AdmissionCheckState, ClusterQueue, ReclaimablePod, Workload
 from serried.api.names import SLICE_REPLACES
-from serried.schedule.decisions import Admit
 from serried.schedule.engine import Engine
+from serried.schedule.types.decisions import Admit
 from tests.unit.schedule.objects import (
     GPU,
     NS,

@@ -10,7 +10,7 @@ import pytest
 from serried.api.core import NodeAffinity, Toleration
 from serried.api.meta import LabelSelector
 from serried.model.requests import PodSetRequest
-from serried.schedule.match import flavor_mismatch, selects
+from serried.schedule.types.label_match import flavor_mismatch, selects
 from tests.unit.schedule.objects import flavor
 
 LABELS = {"team": "a", "size": "7"}

@@ -7,11 +7,11 @@ from typing import Any
 from serried.api.core import Pod
 from serried.api.kueue import Workload
 from serried.api.names import POD_SET, WORKLOAD
-from serried.model.openings import overbooked
-from serried.schedule.cycle import Evict
+from serried.model.schedulable import overbooked
+from serried.schedule.cycle.cycle import Evict
 from serried.schedule.engine import Engine
-from serried.schedule.options import Options
-from serried.schedule.reasons import Reason
+from serried.schedule.types.options import Options
+from serried.schedule.types.reasons import Reason
 from tests.unit.schedule.objects import (
     GPU,
     HOST,

@@ -10,7 +10,7 @@ import pytest
 from serried.api.kueue import ClusterQueueStatus, LocalQueue, LocalQueueStatus
 from serried.api.meta import Condition, find_condition
 from serried.schedule.engine import Engine
-from serried.schedule.reasons import Reason
+from serried.schedule.types.reasons import Reason
 from tests.unit.schedule.objects import (
     GPU,
     NS,

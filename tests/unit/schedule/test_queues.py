@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from serried.schedule.queues import Help, Parked, PendingQueue
-from serried.schedule.reasons import Reason
-from serried.schedule.workload import Order
+from serried.schedule.state.pending_queue import Help, Parked, PendingQueue
+from serried.schedule.types.reasons import Reason
+from serried.schedule.types.workload import Order
 
 
 def order(position: int) -> Order:

@@ -9,7 +9,7 @@ import msgspec
 from serried.api.assignment import decode
 from serried.api.kueue import AdmissionCheck, AdmissionCheckState, UnhealthyNode, Workload, WorkloadStatus
 from serried.schedule.engine import Engine
-from serried.schedule.options import AdmissionFairSharing, Options
+from serried.schedule.types.options import AdmissionFairSharing, Options
 from tests.unit.schedule.objects import (
     BLOCK,
     GPU,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given as each
 from hypothesis import strategies as st
 
-from serried.schedule.flavors import counted
-from serried.schedule.options import Options, Transformation
+from serried.schedule.flavors.assigner import counted
+from serried.schedule.types.options import Options, Transformation
 
 
 def rule(resource: str, keep: bool = False, **outputs: Fraction | int) -> Transformation:

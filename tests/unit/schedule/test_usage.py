@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from serried.api.kueue import LocalQueue, LocalQueueStatus
 from serried.api.meta import Key
 from serried.schedule.engine import Engine
-from serried.schedule.options import AdmissionFairSharing, Options
+from serried.schedule.types.options import AdmissionFairSharing, Options
 from tests.unit.schedule.objects import (
     GPU,
     NS,

@@ -9,7 +9,7 @@ import pytest
 
 from serried.api.kueue import Workload
 from serried.api.names import PendingReason
-from serried.schedule.workload import read_workload, total_requests
+from serried.schedule.types.workload import read_workload, total_requests
 from tests.unit.schedule.objects import GPU, NS, RACK, at, pod_set, workload
 
 

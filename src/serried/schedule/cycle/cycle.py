@@ -1,0 +1,392 @@
+"""One scheduling cycle: candidates in order, each seeing what those before it took.
+
+A cycle goes in rounds. In each, the first candidate of every ClusterQueue is nominated: what would it get, or whom
+would it preempt? Then they are served in order, each followed by the next one of its queue. One whose quota, nodes or
+victims another has taken meanwhile stays where it is, for the next round. What each takes is taken in the model at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from heapq import nsmallest
+
+from serried.api.assignment import AssignmentError
+from serried.api.names import EvictedReason, FinishedReason
+from serried.quota.quotas import Cell
+from serried.schedule.cycle.admission import Grant, to_holding
+from serried.schedule.cycle.nominate import Nomination, nominate, takes
+from serried.schedule.cycle.order import Entry, in_order
+from serried.schedule.cycle.reason_text import preemption_message, reason_of
+from serried.schedule.cycle.second_pass import second_pass
+from serried.schedule.flavors.assigner import NO_RULES, Rules
+from serried.schedule.flavors.assignment import Mode, Rank
+from serried.schedule.flavors.flavor_topology import still_held
+from serried.schedule.state.fair_usage import count_usage, sample_usage
+from serried.schedule.state.pending_queue import Help, Parked
+from serried.schedule.state.records import Promise, Record
+from serried.schedule.state.requeue import park, tell_arrivals, wake
+from serried.schedule.state.routing import end_backoff
+from serried.schedule.state.state import State
+from serried.schedule.types import wording
+from serried.schedule.types.decisions import Admit, Cycle, Evict, Finish, Wait
+from serried.schedule.types.reasons import Reason
+from serried.schedule.types.workload import Order, misconfigured
+
+__all__ = ["Admit", "Cycle", "Evict", "Finish", "Wait", "run_cycle"]
+
+
+def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
+    """Looks at about `limit` candidates: those of one round are served together.
+
+    Of several ClusterQueues, those whose next candidates have the higher priority, then those who queued earlier, come
+    into a round first. Within a ClusterQueue one that does not fit is followed by the next (BestEffortFIFO) or holds
+    back the rest (StrictFIFO).
+    """
+    end_backoff(state, now)
+    state.complete()
+    sample_usage(state, now)
+    wake(state)
+    turn = _Turn(state, now)
+    turn.look_again()
+    turn.keep_promises()
+    turn.left = limit
+    while turn.left > 0:
+        heads = turn.heads(turn.left)
+        if not heads:
+            break
+        turn.round(heads)
+        if state.options.one_head:
+            break
+    for name in list(state.awake):
+        queue = state.cluster_queues.get(name)
+        if queue is None or state.head(queue) is None:
+            del state.awake[name]
+            if queue is not None:
+                tell_arrivals(state, queue)
+    waits = [Wait(key, reason) for key, reason in state.outbox.items()]
+    state.outbox.clear()
+    return Cycle(turn.admits, waits, more=bool(state.awake), evictions=turn.evictions, finishes=turn.finishes)
+
+
+class _Turn:
+    """One cycle in the making."""
+
+    def __init__(self, state: State, now: datetime) -> None:
+        self.state = state
+        self.now = now
+        self.admits: list[Admit] = []
+        self.evictions: list[Evict] = []
+        self.finishes: list[Finish] = []
+        #: how often in this cycle places were given or taken
+        self.moves = 0
+        #: how many candidates may still be looked at
+        self.left = 0
+
+    # --- those that hold something already
+
+    def look_again(self) -> None:
+        """Workloads that hold quota and need a place, another place, or to be admitted or evicted by their checks."""
+        for key in list(self.state.second):
+            record = self.state.workloads[key]
+            for decision in second_pass(self.state, record):
+                self.moves += 1
+                if isinstance(decision, Grant):
+                    self._grant(record, decision)
+                else:
+                    record.evicting = True
+                    self.evictions.append(
+                        Evict(
+                            key,
+                            record.info.uid,
+                            record.resource_version,
+                            decision.reason,
+                            decision.message,
+                            deactivate=decision.deactivate,
+                        )
+                    )
+
+    def _grant(self, record: Record, grant: Grant) -> None:
+        holding = grant.holding
+        waited = max(0.0, (self.now - record.info.queued_at).total_seconds())
+        self.admits.append(
+            Admit(
+                record.info.key,
+                record.info.uid,
+                record.resource_version,
+                holding.admission,
+                waited,
+                admitted=holding.admitted,
+                checks=grant.checks,
+                kind=grant.kind,
+                note=wording.not_optimal(holding.placements),
+            )
+        )
+
+    def keep_promises(self) -> None:
+        """Those whose victims have gone take what was kept for them; if that is not there any more, they wait anew."""
+        for key in list(self.state.promised):
+            record = self.state.workloads[key]
+            promise = record.promise
+            assert promise is not None
+            queue = self.state.cluster_queues[record.cluster_queue]
+            mark = self.state.journal.checkpoint()
+            self.state.lift_promise(record)
+            # With no more pods than others were preempted for: with more it may not be worth their place any more.
+            asked = replace(record.info, pod_sets=promise.pod_sets)
+            found = nominate(self.state, queue, asked, self.now)
+            self.state.journal.rollback(mark)
+            lingering = any(self.state.world.has_pods(victim) for victim in promise.victims)
+            if not found.fits and lingering:
+                del self.state.promised[key]
+                self.state.promise_waits[key] = None
+                continue
+            self.state.end_promise(record)
+            order = record.info.order
+            queue.pending.remove(order)
+            queue.pending.add(order, record.info.shape)
+            self.state.awake[queue.name] = None
+            if found.fits:
+                self._admit(Entry(record, queue, found))
+            self.moves += 1
+
+    # --- rounds
+
+    def heads(self, limit: int) -> list[Order]:
+        """The next candidate of every ClusterQueue; of more than `limit`, the first."""
+        found = []
+        for name in self.state.awake:
+            queue = self.state.cluster_queues.get(name)
+            if queue is not None and (head := self.state.head(queue)) is not None:
+                found.append(head)
+        return found if len(found) <= limit else nsmallest(limit, found)
+
+    def round(self, heads: Sequence[Order]) -> None:
+        entries = [self._entry(order) for order in heads]
+        blocked: list[Entry] = []
+
+        def following(entry: Entry) -> Entry | None:
+            # While something is blocked, nobody else is nominated: that something is blocked is no reason to wait.
+            if self.state.options.one_head or entry.skipped or blocked or self.left <= 0:
+                return None
+            head = self.state.head(entry.queue)
+            return None if head is None else self._entry(head)
+
+        for entry in in_order(self.state, entries, following):
+            self._serve(entry, blocked)
+        for entry in blocked:
+            self.state.ledger.refund(entry.queue.name, entry.blocks)
+            if entry.nomination.assignment.wanted:
+                self.state.world.release(entry.record.info.key)
+        self.state.journal.commit()
+
+    def _entry(self, order: Order) -> Entry:
+        self.left -= 1
+        record = self.state.workloads[order[3], order[4]]
+        queue = self.state.cluster_queues[record.cluster_queue]
+        found = nominate(self.state, queue, record.info, self.now, record.start)
+        return Entry(record, queue, found, self.moves)
+
+    def _serve(self, entry: Entry, blocked: list[Entry]) -> None:
+        state, found = self.state, entry.nomination
+        if found.assignment.mode == Mode.NO_FIT:
+            self._refuse(entry)
+            return
+        if found.assignment.mode == Mode.PREEMPT and not found.victims:
+            if entry.queue.spec.preemption.reclaim_within_cohort != "Any":
+                self._block(entry, blocked)
+            self._refuse(entry)
+            return
+        if any(record.leaving is not None for record in _gone(found)):
+            again = state.options.recompute_victims
+        elif not self._quota_left(entry):
+            again = False
+        elif not self._places_left(entry):
+            again = state.options.recompute
+        else:
+            return self._take(entry)
+        if not again:
+            return self._skip(entry)
+        self._nominate_again(entry)
+        if not entry.nomination.fits and not entry.nomination.victims:
+            # What is blocked for this round alone is no reason to wait for longer.
+            return self._skip(entry) if blocked and not state.options.one_head else self._refuse(entry)
+        return self._take(entry)
+
+    def _take(self, entry: Entry) -> None:
+        if entry.nomination.fits:
+            self._admit(entry)
+        else:
+            self._preempt(entry)
+
+    def _nominate_again(self, entry: Entry) -> None:
+        """In the model as it is now; in the flavors found before where others than Kueue's answers are not wanted."""
+        state, record = self.state, entry.record
+        rules = NO_RULES
+        if state.options.one_head:
+            chosen = {p.pod_set.name: p.flavors for p in entry.nomination.assignment.pod_sets}
+            rules = Rules(nominated={name: {r: c.flavor for r, c in f.items()} for name, f in chosen.items()})
+        entry.nomination = nominate(state, entry.queue, record.info, self.now, record.start, rules)
+        entry.seen = self.moves
+
+    def _block(self, entry: Entry, blocked: list[Entry]) -> None:
+        """Keeps what the candidate waits for from those behind it, until the round is over."""
+        state, key = self.state, entry.record.info.key
+        entry.blocks = self._blocked(entry)
+        state.ledger.charge(entry.queue.name, entry.blocks)
+        wanted = entry.nomination.assignment.wanted
+        if wanted:
+            state.world.hold(key, wanted, entry.nomination.pod_sets)
+            self.moves += 1
+        state.journal.commit()
+        blocked.append(entry)
+
+    def _quota_left(self, entry: Entry) -> bool:
+        state = self.state
+        mark = state.journal.checkpoint()
+        for gone in _gone(entry.nomination):
+            assert gone.holding is not None
+            state.ledger.refund(gone.holding.cluster_queue, gone.holding.usage)
+        left = state.ledger.fits(entry.queue.name, entry.nomination.assignment.usage)
+        state.journal.rollback(mark)
+        return left
+
+    def _places_left(self, entry: Entry) -> bool:
+        placements = entry.nomination.assignment.placements
+        if not placements or entry.seen == self.moves:
+            return True
+        gone = [record.info.key for record in _gone(entry.nomination)]
+        return still_held(self.state, entry.record.info.key, placements, entry.nomination.pod_sets, gone)
+
+    def _blocked(self, entry: Entry) -> dict[Cell, int]:
+        """What others in this round must not take, since this one comes before them."""
+        found = entry.nomination.assignment
+        node = self.state.ledger.queue(entry.queue.name)
+        result = {}
+        for cell, amount in takes(found).items():
+            left = node.limits.nominal.get(cell, 0) - node.usage.get(cell, 0)
+            if found.borrowing == 0:
+                result[cell] = max(0, min(amount, left))
+            elif cell in node.limits.borrowing:
+                result[cell] = min(amount, left + node.limits.borrowing[cell])
+            else:
+                result[cell] = amount
+        return result
+
+    # --- what becomes of a candidate
+
+    def _refuse(self, entry: Entry) -> None:
+        found, record, queue = entry.nomination.assignment, entry.record, entry.queue
+        start = {
+            (i, resource): choice.tried + 1
+            for i, p in enumerate(found.pod_sets)
+            for resource, choice in p.flavors.items()
+            if choice.tried != -1
+        }
+        furthest = found.furthest()
+        never = furthest is not None and furthest[1].rank.never
+        parked = Parked(self._reason(entry), found.helped_by, never)
+        if furthest is not None and furthest[1].rank == Rank.WAITS_QUOTA and (hopeless := self._hopeless(entry)):
+            parked = hopeless
+        if record.so_far is not None:
+            parked = record.so_far.and_then(parked)
+        short = any(r.rank == Rank.WAITS_QUOTA for p in found.pod_sets for r in p.refusals)
+        if start and found.mode == Mode.PREEMPT and (short or self.state.options.one_head):
+            # The scan stopped at a flavor where preemption could have helped. It goes on behind it.
+            record.start, record.so_far = start, parked
+            self.state.scanning[record.info.key] = None
+            self.state.tell(record.info.key, parked.reason)
+            return
+        self.state.restart_scan(record)
+        park(self.state, queue, record.info.order, parked)
+
+    def _hopeless(self, entry: Entry) -> Parked | None:
+        """What no quota, or no domain, could ever hold need not wait for what is looked at before that, nor hold back
+        others, before it is told."""
+        state, info = self.state, entry.record.info
+        if state.options.one_head:
+            return None
+        asked = {r for p in info.pod_sets for r in p.requests}
+        alone = len(info.pod_sets) == 1 and any(asked <= set(g.resources) for g in entry.queue.limits.groups)
+        if alone and not any(p.topology is not None and p.topology.required for p in info.pod_sets):
+            # There is nothing that was not looked at.
+            return None
+        found = nominate(state, entry.queue, info, self.now, rules=Rules(as_if_unused=True))
+        furthest = None if found.fits else found.assignment.furthest()
+        if furthest is None or not furthest[1].rank.never:
+            return None
+        return Parked(reason_of(entry.queue, found), Help.NODES | found.assignment.helped_by, never=True)
+
+    def _reason(self, entry: Entry) -> Reason:
+        return reason_of(entry.queue, entry.nomination)
+
+    def _skip(self, entry: Entry) -> None:
+        """Another one took what it would have got: it stays where it is, to be looked at again."""
+        entry.skipped = True
+        self.state.tell(
+            entry.record.info.key, wording.overtaken(entry.queue.name, preempting=bool(entry.nomination.victims))
+        )
+
+    def _admit(self, entry: Entry) -> None:
+        state, record, queue, found = self.state, entry.record, entry.queue, entry.nomination
+        try:
+            grant = to_holding(state, record, queue, found)
+        except AssignmentError as error:
+            allowed = "a placement that a topologyAssignment can hold"
+            reason = misconfigured("spec.podSets", f"placed as {error}", allowed)
+            park(state, queue, record.info.order, Parked(reason, Help.NODES, never=True))
+            return
+        old = found.replaces
+        state.leave(record)
+        record.info = replace(record.info, evicted=False)
+        if old is not None:
+            state.give_way(old, record)
+            uid, job = record.info.uid, record.info.job_uid
+            message = (
+                f"Replaced to accommodate a workload (UID: {uid}, JobUID: {job}) due to workload slice aggregation"
+            )
+            why = FinishedReason.SLICE_REPLACED
+            self.finishes.append(Finish(old.info.key, old.info.uid, old.resource_version, why, message))
+        state.take(record, grant.holding)
+        state.lend(queue.name, grant.holding.usage)
+        if grant.holding.placements:
+            self.moves += 1
+        count_usage(state, record, grant.holding.usage)
+        self._grant(record, grant)
+
+    def _preempt(self, entry: Entry) -> None:
+        state, record, found = self.state, entry.record, entry.nomination
+        key = record.info.key
+        mine = state.ledger.queue(entry.queue.name).path_name
+        for victim in found.victims:
+            other, holding = victim.record, victim.record.holding
+            assert holding is not None
+            if other.going:
+                continue
+            path = state.ledger.queue(holding.cluster_queue).path_name
+            message = preemption_message(record, victim, mine, path)
+            self.evictions.append(
+                Evict(
+                    other.info.key,
+                    other.info.uid,
+                    other.resource_version,
+                    EvictedReason.PREEMPTED,
+                    message,
+                    preempted=victim.reason,
+                    preemptor=key,
+                )
+            )
+        victims = tuple(victim.record.info.key for victim in found.victims)
+        usage, placements = takes(found.assignment), found.assignment.placements
+        promise = Promise(usage, placements, found.pod_sets, entry.queue.name, set(victims), victims)
+        self.moves += 1
+        state.promise(record, promise)
+        reason = wording.waits_for_victims(self._reason(entry), victims)
+        park(state, entry.queue, record.info.order, Parked(reason, Help.VICTIMS, never=False))
+
+
+def _gone(found: Nomination) -> list[Record]:
+    """Those who hold nothing any more once this is decided."""
+    return [v.record for v in found.victims] + ([found.replaces] if found.replaces is not None else [])

@@ -1,0 +1,264 @@
+"""What one workload would get, or whom it would preempt, in the model as it is: flavors, quota, place and victims.
+
+Nothing here changes the model: every trial is rolled back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from serried.model.requests import PodSetRequest
+from serried.place.topology_request import layers_of
+from serried.quota.quotas import Cell
+from serried.schedule.flavors.assigner import NO_RULES, Oracle, Rules, assign
+from serried.schedule.flavors.assignment import Assignment, Mode, Rank
+from serried.schedule.flavors.flavor_topology import find_places, needs_places, places_now
+from serried.schedule.preemption.candidates import Victim, Want
+from serried.schedule.preemption.classical import find_victims
+from serried.schedule.preemption.tie_break import closer_victims
+from serried.schedule.state.pending_queue import Help
+from serried.schedule.state.records import ClusterQueueState, Record
+from serried.schedule.state.state import State
+from serried.schedule.types.workload import WorkloadInfo
+
+#: A pod set that has no place in a flavor is tried in the next one; so many times at most.
+_RETRIES = 16
+
+
+@dataclass
+class Nomination:
+    """What a workload would get, with the counts it would get it for, and who would have to go."""
+
+    assignment: Assignment
+    pod_sets: tuple[PodSetRequest, ...]
+    victims: list[Victim]
+    #: an earlier slice, whose place it takes
+    replaces: Record | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.assignment.mode == Mode.FIT
+
+
+def nominate(
+    state: State,
+    queue: ClusterQueueState,
+    info: WorkloadInfo,
+    now: datetime,
+    start: Mapping[tuple[int, str], int] | None = None,
+    rules: Rules = NO_RULES,
+) -> Nomination:
+    """The flavors, the places and, where nothing is free, the victims for one workload; with all of its pods if that
+    is possible, else with as many as possible."""
+    if start:
+        rules = replace(rules, start=start)
+    old = slice_before(state, queue, info)
+    if old is None or old.holding is None:
+        return _with_most(state, queue, info, now, rules)
+    # It has the flavors of the slice that it replaces, and what that has counts as free.
+    has: dict[str, tuple[Mapping[str, str], Mapping[str, int]]] = {
+        a.name: (a.flavors, {}) for a in old.holding.admission.pod_set_assignments
+    }
+    mark = state.journal.checkpoint()
+    remove(state, old)
+    found = _with_most(state, queue, info, now, replace(rules, replaced=has))
+    state.journal.rollback(mark)
+    found.replaces = old
+    return found
+
+
+def slice_before(state: State, queue: ClusterQueueState, info: WorkloadInfo) -> Record | None:
+    """The workload that this one replaces, if it still holds quota of the same ClusterQueue."""
+    record = state.workloads.get(info.replaces) if info.replaces is not None else None
+    if record is None or record.holding is None or record.leaving is not None:
+        return None
+    return record if record.holding.cluster_queue == queue.name else None
+
+
+def remove(state: State, record: Record) -> None:
+    """For a trial: as if a workload, and its pods, were gone."""
+    assert record.holding is not None
+    state.ledger.refund(record.holding.cluster_queue, record.holding.usage)
+    state.world.release(record.info.key, with_pods=True)
+
+
+def _with_most(state: State, queue: ClusterQueueState, info: WorkloadInfo, now: datetime, rules: Rules) -> Nomination:
+    """With all pods, or with as many as possible."""
+    full = _nominate(state, queue, info, info.pod_sets, now, rules)
+    if full.fits or full.victims or not state.options.partial_admission:
+        return full
+
+    def acceptable(pod_sets: tuple[PodSetRequest, ...]) -> bool:
+        found = _nominate(state, queue, info, pod_sets, now, rules)
+        full.assignment.helped_by |= found.assignment.helped_by
+        return found.fits or bool(found.victims)
+
+    fewer = reduced(info.pod_sets, info.min_counts, acceptable)
+    return full if fewer is None else _nominate(state, queue, info, fewer, now, rules)
+
+
+def reduced(
+    pod_sets: Sequence[PodSetRequest],
+    min_counts: Sequence[int | None],
+    fits: Callable[[tuple[PodSetRequest, ...]], bool],
+) -> tuple[PodSetRequest, ...] | None:
+    """The pod sets with the largest counts that fit, all reduced in proportion; None: not even with the least.
+
+    `fits`: whether pod sets with these counts do. It is asked for as many times as halving takes.
+    """
+    pairs = [(p, m, _slice_size(p)) for p, m in _paired(pod_sets, min_counts)]
+    # Pods in slices go by whole slices.
+    slack = [0 if m is None else max(0, p.count - -(-max(m, 1) // size) * size) for p, m, size in pairs]
+    total = sum(slack)
+    if not total:
+        return None
+
+    def counts(step: int) -> tuple[PodSetRequest, ...]:
+        return tuple(
+            replace(p, count=p.count - -(-(less * step // total) // size) * size)
+            for (p, _, size), less in zip(pairs, slack, strict=True)
+        )
+
+    low, high = 0, total + 1
+    while low < high:
+        middle = (low + high) // 2
+        if fits(counts(middle)):
+            high = middle
+        else:
+            low = middle + 1
+    return None if low > total else counts(low)
+
+
+def _slice_size(pod_set: PodSetRequest) -> int:
+    """Pods per slice; 1 without slices, or if what is asked for cannot be met anyway."""
+    layers = layers_of(pod_set.topology)
+    size = layers[0][1] if layers else 1
+    return size if size > 0 and pod_set.count % size == 0 else 1
+
+
+def _paired(
+    pod_sets: Sequence[PodSetRequest], min_counts: Sequence[int | None]
+) -> list[tuple[PodSetRequest, int | None]]:
+    padded = [*min_counts, *[None] * (len(pod_sets) - len(min_counts))]
+    return list(zip(pod_sets, padded, strict=True))
+
+
+def _nominate(
+    state: State,
+    queue: ClusterQueueState,
+    info: WorkloadInfo,
+    pod_sets: tuple[PodSetRequest, ...],
+    now: datetime,
+    rules: Rules,
+) -> Nomination:
+    oracle = preemption_oracle(state, queue, info, now)
+    best: Nomination | None = None
+    helped_by = Help.NOTHING
+    for _ in range(1 if state.options.one_head else _RETRIES):
+        found = assign(state, queue, pod_sets, oracle, rules)
+        if found.mode != Mode.NO_FIT:
+            find_places(state, queue, info, found, only_whether=rules.only_whether)
+        here = Nomination(found, pod_sets, [])
+        mode = found.mode
+        if mode == Mode.FIT:
+            return here
+        if mode == Mode.PREEMPT:
+            here.victims = victims_of(state, queue, info, found, now)
+        helped_by |= found.helped_by
+        if best is None or _better(here, best):
+            best = here
+        if Help.NODES not in found.helped_by:
+            break
+        homeless = [
+            (p.pod_set.name, c.flavor)
+            for p in found.pod_sets
+            if any(r.rank in (Rank.WAITS_PLACE, Rank.NEVER_PLACE) for r in p.refusals)
+            for c in p.flavors.values()
+        ]
+        excluded = rules.excluded | set(homeless)
+        if excluded == rules.excluded:
+            break
+        rules = replace(rules, excluded=excluded)
+    assert best is not None
+    best.assignment.helped_by = helped_by
+    return best
+
+
+def _better(a: Nomination, b: Nomination) -> bool:
+    def worth(n: Nomination) -> int:
+        furthest = n.assignment.furthest()
+        may_come_free = furthest is not None and not furthest[1].rank.never
+        return 3 if n.fits else 2 if n.victims else 1 if may_come_free else 0
+
+    return worth(a) > worth(b)
+
+
+def victims_of(
+    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, now: datetime
+) -> list[Victim]:
+    """Whom to preempt so that the workload fits with just these flavors, in quota and on the nodes."""
+    if info.gated and state.options.preemption_gates:
+        return []
+
+    def placed() -> bool:
+        if places_now(state, queue, info, found, only_whether=True):
+            return True
+        # There would be quota, with those gone: it is nodes that it waits for.
+        found.helped_by |= Help.NODES
+        return False
+
+    has_place = placed if needs_places(state, queue, found) else None
+    needed = {cell: amount for cell, amount in found.usage.items() if amount > 0}
+    asked = [t.possibility for p in found.pod_sets for t in p.tried.values() if t.possibility is not None]
+    if has_place is None and len(needed) == 1 and asked and max(asked) == Mode.NO_CANDIDATES:
+        # It is all that is needed, and was searched for already.
+        return []
+    want = Want(info, queue.name, needed, found.contested, has_place)
+    victims = find_victims(state, want, now)
+    if not victims and has_place is not None and found.contested != needed.keys():
+        # Those who are in the way on the nodes may use other resources than those whose quota is short.
+        want = replace(want, contested=frozenset(needed), short=found.contested)
+        victims = find_victims(state, want, now)
+    if victims and has_place is not None:
+
+        def place_without(records: Sequence[Record]) -> None:
+            mark = state.journal.checkpoint()
+            for record in records:
+                state.world.release(record.info.key, with_pods=True)
+            places_now(state, queue, info, found)
+            state.journal.rollback(mark)
+
+        if not state.options.one_head:
+            victims = closer_victims(state, want, found, victims, now, place_without)
+        place_without([victim.record for victim in victims])  # the places that it will have then
+    return victims
+
+
+def preemption_oracle(state: State, queue: ClusterQueueState, info: WorkloadInfo, now: datetime) -> Oracle:
+    """What preemption could do for one cell: searched for as if it were all that is needed."""
+    policy = queue.spec.preemption
+    node = state.ledger.queue(queue.name)
+    nobody = policy.within_cluster_queue == "Never" and (policy.reclaim_within_cohort == "Never" or not node.parent)
+
+    def ask(cell: Cell, amount: int) -> tuple[Mode, int]:
+        victims = [] if nobody else find_victims(state, Want(info, queue.name, {cell: amount}, frozenset({cell})), now)
+        if not victims:
+            return Mode.NO_CANDIDATES, node.lowest_fit(cell, amount)[0]
+        mark = state.journal.checkpoint()
+        own = False
+        for victim in victims:
+            assert victim.record.holding is not None
+            own |= victim.record.holding.cluster_queue == queue.name
+            state.ledger.refund(victim.record.holding.cluster_queue, victim.record.holding.usage)
+        borrow = node.lowest_fit(cell, amount)[0]
+        state.journal.rollback(mark)
+        return (Mode.PREEMPT if own else Mode.RECLAIM), borrow
+
+    return ask
+
+
+def takes(found: Assignment) -> dict[Cell, int]:
+    """What an assignment charges."""
+    return {cell: amount for cell, amount in found.usage.items() if amount}

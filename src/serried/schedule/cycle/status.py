@@ -1,0 +1,126 @@
+"""The status of queues and cohorts, and what of a Workload's is not a condition, as it is written to the API."""
+
+from __future__ import annotations
+
+from serried.api.core import ResourceList
+from serried.api.kueue import (
+    ClusterQueueStatus,
+    CohortStatus,
+    FairSharingStatus,
+    LocalQueueFairSharingStatus,
+    LocalQueueStatus,
+    PodSetResources,
+)
+from serried.api.meta import Condition, Key
+from serried.api.quantity import LIMIT, format_quantity
+from serried.quota.quotas import Limits
+from serried.schedule.flavors.assigner import counted_totals
+from serried.schedule.state.fair_usage import usage_status
+from serried.schedule.state.queue_usage import flavor_usage
+from serried.schedule.state.records import Activity
+from serried.schedule.state.routing import cohort_activity
+from serried.schedule.state.state import State
+
+
+def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueStatus | None:
+    """The status of ClusterQueue ("", name) or LocalQueue (namespace, name), its conditions without times."""
+    account = state.accounts[queue]
+    if not queue[0]:
+        found = state.cluster_queues.get(queue[1])
+        if found is None:
+            return None
+        cells = found.limits.nominal
+        return ClusterQueueStatus(
+            conditions=[_condition(found.activity, found.generation)],
+            flavors_reservation=flavor_usage(
+                cells, account.reserved, borrows=True, in_cohort=bool(found.spec.cohort_name)
+            ),
+            flavors_usage=flavor_usage(cells, account.used, borrows=True, in_cohort=bool(found.spec.cohort_name)),
+            pending_workloads=sum(len(state.waiting.get(key, ())) for key in state.leads_to.get(queue[1], ())),
+            reserving_workloads=account.reserving,
+            admitted_workloads=account.admitted,
+            fair_sharing=FairSharingStatus(weighted_share=state.ledger.queue(queue[1]).share().rounded)
+            if state.fair_sharing is not None
+            else None,
+        )
+    local = state.local_queues.get(queue)
+    if local is None:
+        return None
+    target = state.cluster_queues.get(local.spec.cluster_queue)
+    cells = (target.limits if target is not None else Limits()).nominal
+    return LocalQueueStatus(
+        conditions=[_condition(local.activity, local.generation)],
+        flavors_reservation=flavor_usage(cells, account.reserved, borrows=False),
+        flavors_usage=flavor_usage(cells, account.used, borrows=False),
+        pending_workloads=len(state.waiting.get(queue, ())),
+        reserving_workloads=account.reserving,
+        admitted_workloads=account.admitted,
+        fair_sharing=_local_share(state, queue),
+    )
+
+
+def _local_share(state: State, queue: Key) -> LocalQueueFairSharingStatus | None:
+    """Under admission fair sharing: what decides the order, and what is remembered for it."""
+    usage = state.local_usage.get(queue)
+    if state.options.admission_fair_sharing is None or usage is None:
+        return None
+    share = min(state.usage_of(queue), float(LIMIT))
+    return LocalQueueFairSharingStatus(
+        weighted_share=min(round(share), LIMIT), admission_fair_sharing_status=usage_status(usage)
+    )
+
+
+def cohort_status(state: State, name: str) -> CohortStatus | None:
+    """The status of a Cohort, its condition without a time; None: there is no such object."""
+    found = state.cohorts.get(name)
+    node = state.ledger.cohort(name)
+    if found is None or node is None:
+        return None
+    return CohortStatus(
+        conditions=[_condition(cohort_activity(state, name), found.generation)],
+        fair_sharing=FairSharingStatus(weighted_share=node.share().rounded) if state.fair_sharing is not None else None,
+    )
+
+
+def resource_requests(state: State, key: Key) -> list[PodSetResources]:
+    """What a workload that waits asks for, as quota counts it; [] when nothing is known of it."""
+    record = state.workloads.get(key)
+    if record is None or record.info.problems:
+        return []
+    found = []
+    for pod_set in record.info.pod_sets:
+        totals = counted_totals(state.options, pod_set)
+        resources: ResourceList = {r: format_quantity(r, n) for r, n in sorted(totals.items()) if r != "pods"}
+        found.append(PodSetResources(name=pod_set.name, resources=resources))
+    return found
+
+
+def queues_changed(state: State) -> set[Key]:
+    """The queues whose status may differ from what it was when this was last called."""
+    changed = set(state.accounts.changed)
+    state.accounts.changed.clear()
+    if state.fair_sharing is not None:
+        # A share depends on all quota of its tree, and that of a cohort on all usage below it.
+        trees = state.ledger.tree_of
+        if state.requoted_trees:
+            changed.update(("", name) for name in state.cluster_queues if trees(name) in state.requoted_trees)
+            state.requoted_trees.clear()
+        state.changed_trees.update(dict.fromkeys(trees(name) for namespace, name in changed if not namespace))
+    return changed
+
+
+def cohorts_changed(state: State) -> set[str]:
+    """The same of Cohorts, once `queues_changed` has looked."""
+    changed = {name for name in state.cohorts if state.ledger.tree_above(name) in state.changed_trees}
+    state.changed_trees.clear()
+    return changed
+
+
+def _condition(activity: Activity, generation: int) -> Condition:
+    return Condition(
+        type="Active",
+        status="True" if activity.active else "False",
+        reason=activity.reason,
+        message=activity.message,
+        observed_generation=generation,
+    )

@@ -1,0 +1,439 @@
+"""Which flavor each resource of a workload gets: the scan of the flavors of each resource group, against quota.
+
+The rules are Kueue's: which flavors may be used, how far quota goes with borrowing and preemption, when the scan stops
+(flavorFungibility), and which flavor is preferred when none ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from heapq import nsmallest
+
+from serried.api.kueue import FlavorFungibility
+from serried.api.names import PendingReason
+from serried.api.quantity import format_quantity
+from serried.model.requests import PodSetRequest
+from serried.quota.ledger import Shortage
+from serried.quota.quotas import Cell, Group
+from serried.schedule.flavors.assignment import (
+    SEVERITY,
+    Assignment,
+    Attempt,
+    Choice,
+    Mode,
+    PodSetChoice,
+    Rank,
+    Refusal,
+    Tried,
+)
+from serried.schedule.flavors.flavor_topology import topology_mismatch
+from serried.schedule.state.pending_queue import Help
+from serried.schedule.state.records import ClusterQueueState
+from serried.schedule.state.state import State
+from serried.schedule.types import wording
+from serried.schedule.types.label_match import flavor_mismatch, mismatch_text
+from serried.schedule.types.options import Options
+from serried.schedule.types.workload import total_requests
+
+_HOLDERS_NAMED = 3
+
+#: (cell, amount) → what preemption could do, and the borrowing level afterwards.
+Oracle = Callable[[Cell, int], tuple[Mode, int]]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What else the scan has to keep to."""
+
+    #: (index of pod set, resource) → index of the first flavor to look at
+    start: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    #: (pod set, flavor): not to be used, since it has no place there
+    excluded: frozenset[tuple[str, str]] = frozenset()
+    #: flavors that may be used; None: all
+    allowed: frozenset[str] | None = None
+    #: pod set → resource → the flavor it has to have
+    nominated: Mapping[str, Mapping[str, str]] | None = None
+    #: pod set → what it has already: flavors, and amounts to be taken off its needs
+    replaced: Mapping[str, tuple[Mapping[str, str], Mapping[str, int]]] = field(default_factory=dict)
+    #: quota that others use counts as free
+    as_if_unused: bool = False
+    #: the places do not matter, so the best ones need not be searched for
+    only_whether: bool = False
+
+
+NO_RULES = Rules()
+
+
+def assign(
+    state: State,
+    queue: ClusterQueueState,
+    pod_sets: Sequence[PodSetRequest],
+    oracle: Oracle,
+    rules: Rules = NO_RULES,
+) -> Assignment:
+    """Flavors for these pod sets, one after the other (those of one group together), each seeing what the earlier ones
+    took. Stops at the first that gets none. Charges nothing."""
+    result = Assignment()
+    for unit in _units(pod_sets):
+        scan = _Scan(state, queue, pod_sets, unit, oracle, rules, result)
+        if not scan.run():
+            break
+    return result
+
+
+def _units(pod_sets: Sequence[PodSetRequest]) -> Iterator[tuple[int, ...]]:
+    """Indices of pod sets that are served together, in the order of the first of each group."""
+    groups: dict[str, list[int]] = {}
+    for i, pod_set in enumerate(pod_sets):
+        group = (pod_set.topology.pod_set_group_name if pod_set.topology else None) or ""
+        groups.setdefault(f"group {group}" if group else f"pod set {i}", []).append(i)
+    return (tuple(indices) for indices in groups.values())
+
+
+@lru_cache(maxsize=4096)
+def visiting_order(resource: str) -> int:
+    """Resources are visited by this: the 64-bit FNV-1a hash of the name, as in Kueue."""
+    value = 0xCBF29CE484222325
+    for byte in resource.encode():
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
+
+
+class _Scan:
+    """The flavors of one unit of pod sets."""
+
+    def __init__(
+        self,
+        state: State,
+        queue: ClusterQueueState,
+        pod_sets: Sequence[PodSetRequest],
+        unit: tuple[int, ...],
+        oracle: Oracle,
+        rules: Rules,
+        result: Assignment,
+    ) -> None:
+        self.state, self.queue, self.oracle, self.rules, self.result = state, queue, oracle, rules, result
+        self.node = state.ledger.queue(queue.name)
+        self.unit = unit
+        self.pod_sets = [pod_sets[i] for i in unit]
+        self.totals = [_charged(state, queue, p) for p in self.pod_sets]
+        if len(unit) == 1 and not self.totals[0] and queue.limits.groups:
+            # It asks for nothing, but still needs a flavor: for its nodes.
+            self.totals[0][queue.limits.groups[0].resources[0]] = 0
+        self.needed: dict[str, int] = {}
+        for pod_set, total in zip(self.pod_sets, self.totals, strict=True):
+            _, has = rules.replaced.get(pod_set.name, ({}, {}))
+            for resource, amount in total.items():
+                self.needed[resource] = self.needed.get(resource, 0) + amount - has.get(resource, 0)
+        self.tried: dict[str, Tried] = {}
+        self.refusals: list[Refusal] = []
+        #: the best failure of each resource group
+        self.failures: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return self.pod_sets[0].name
+
+    def run(self) -> bool:
+        """Whether every resource got a flavor. The choices are in the result either way."""
+        chosen: dict[str, Choice] = {}
+        complete = True
+        for resource in sorted(self.needed, key=visiting_order):
+            if resource in chosen:
+                continue
+            group = self.queue.limits.group_of(resource)
+            if group is None:
+                if not self.needed[resource]:
+                    continue
+                self.refusals = [self._not_covered(resource)]
+                self.tried.clear()
+                complete = False
+                break
+            found, refusals = self._group(group, resource)
+            if not found:
+                # What stands against this group is why; that another one has to wait besides is not.
+                self.refusals = refusals
+                complete = False
+                break
+            self.refusals += refusals
+            chosen |= found
+        self._record(chosen if complete else {}, complete=complete)
+        return complete
+
+    def _record(self, chosen: Mapping[str, Choice], *, complete: bool) -> None:
+        with_topology = {r: c for r, c in chosen.items() if c.flavor in self.state.flavors and self._topology(c.flavor)}
+        no_fit = max(self.failures, key=SEVERITY.index, default="")
+        if not complete and not self.tried:
+            no_fit = PendingReason.NO_MATCHING_FLAVOR
+        for pod_set, total in zip(self.pod_sets, self.totals, strict=True):
+            own = {r: chosen[r] for r in total if r in chosen}
+            if not own and len(self.pod_sets) > 1:
+                # It asks for nothing, and goes where its group goes.
+                own = with_topology
+            self.result.pod_sets.append(
+                PodSetChoice(
+                    pod_set,
+                    total,
+                    {r: Choice(c.flavor, c.mode, c.borrow, c.tried) for r, c in own.items()},
+                    list(self.refusals),
+                    tried=self.tried,
+                    no_fit=no_fit,
+                )
+            )
+        for resource, choice in chosen.items():
+            cell = (choice.flavor, resource)
+            self.result.usage[cell] = self.result.usage.get(cell, 0) + self.needed[resource]
+
+    def _topology(self, flavor: str) -> str:
+        return self.state.flavors[flavor].spec.topology_name
+
+    # --- one resource group
+
+    def _group(self, group: Group, first: str) -> tuple[dict[str, Choice], list[Refusal]]:
+        """The choice for all resources of a group, and what stood against flavors; {}: there is none."""
+        fungibility = self.queue.spec.flavor_fungibility
+        resources = sorted((r for r in self.needed if r in group.resources), key=visiting_order)
+        best: tuple[tuple[int, ...], dict[str, Choice]] | None = None
+        refusals: list[Refusal] = []
+        least = ""
+        index, last = -1, len(group.flavors) - 1
+        for index in range(self.rules.start.get((self.unit[0], first), 0), len(group.flavors)):
+            flavor = group.flavors[index]
+            skipped = self._skipped(flavor, first)
+            if skipped is not None:
+                refusals.append(skipped)
+                continue
+            tried = Tried(flavor)
+            mismatch = self._mismatch(flavor, resources)
+            if mismatch is not None:
+                tried.mode, tried.no_fit, tried.refusals = Mode.NO_FIT, _reason_of(mismatch.rank), [mismatch]
+                choices: dict[str, Choice] = {}
+            else:
+                choices = self._try(flavor, resources, tried)
+            refusals += tried.refusals
+            if flavor in self.tried:
+                self.tried[flavor].merge(tried)
+            else:
+                self.tried[flavor] = tried
+            shade = min((c.mode for c in choices.values()), default=Mode.NO_FIT)
+            if shade == Mode.NO_FIT:
+                least = tried.no_fit if not least else min(least, tried.no_fit, key=SEVERITY.index)
+                continue
+            preference = preference_key(fungibility, shade, tried.borrow)
+            if _ends_scan(fungibility, shade, tried.borrow):
+                best = (preference, choices)
+                break
+            if best is None or preference > best[0]:
+                best = (preference, choices)
+        if best is None:
+            self.failures.append(least or PendingReason.NO_MATCHING_FLAVOR)
+            return {}, refusals
+        for choice in best[1].values():
+            choice.tried = -1 if index >= last else index
+        if min(c.mode for c in best[1].values()) == Mode.FIT:
+            refusals = []
+        for choice in best[1].values():
+            choice.mode = choice.mode.answer
+        return best[1], refusals
+
+    def _skipped(self, flavor: str, resource: str) -> Refusal | None:
+        """Why a flavor is passed over without being looked at."""
+        allowed, nominated = self.rules.allowed, self.rules.nominated
+        text = ""
+        if allowed is not None and flavor not in allowed:
+            text = f"skipping flavor {flavor} due to WorkloadAllowedResourceFlavorAnnotation annotation"
+        elif nominated is not None and nominated.get(self.name, {}).get(resource) != flavor:
+            text = f"skipping flavor {flavor} as it is not found in the nomination mapping for resource {resource}"
+        return self._no_flavor(text, text, self.name) if text else None
+
+    def _mismatch(self, flavor: str, resources: Sequence[str]) -> Refusal | None:
+        """Why the pod sets may not use the flavor at all, whatever is free in it."""
+        found = self.state.flavors.get(flavor)
+        if found is None:
+            text = f"flavor {flavor} not found"
+            return self._no_flavor(text, text, self.name)
+        for i, pod_set in zip(self.unit, self.pod_sets, strict=True):
+            has, _ = self.rules.replaced.get(pod_set.name, ({}, {}))
+            original = next((has[r] for r in resources if r in has), flavor)
+            if original != flavor:
+                text = f"could not assign {flavor} flavor since the original workload is assigned: {original}"
+                return self._no_flavor(text, text, pod_set.name)
+            refusal = topology_mismatch(self.state, self.queue, i, pod_set, found, alone=self._alone)
+            if refusal is not None:
+                return refusal
+            detail = flavor_mismatch(pod_set, found, found.spec.node_labels.keys())
+            if detail:
+                return self._no_flavor(mismatch_text(pod_set, found), detail, pod_set.name)
+        return None
+
+    @property
+    def _alone(self) -> bool:
+        """Whether all resources come from one group. If not, the topology may be that of another flavor."""
+        return sum(not self.needed.keys().isdisjoint(g.resources) for g in self.queue.limits.groups) == 1
+
+    def _try(self, flavor: str, resources: Sequence[str], tried: Tried) -> dict[str, Choice]:
+        choices: dict[str, Choice] = {}
+        if any((p.name, flavor) in self.rules.excluded for p in self.pod_sets):
+            tried.mode, tried.no_fit = Mode.NO_FIT, PendingReason.TOPOLOGY_PLACEMENT_FAILED
+            return {}
+        for resource in resources:
+            mode, borrow = self._quota((flavor, resource), self.needed[resource], tried)
+            choices[resource] = Choice(flavor, mode, borrow)
+            tried.borrow = max(tried.borrow, borrow)
+            tried.mode = min(tried.mode, mode)
+            if mode == Mode.NO_FIT:
+                return {}
+        if tried.mode < Mode.FIT:
+            tried.possibility = tried.mode
+        return choices
+
+    def _quota(self, cell: Cell, amount: int, tried: Tried) -> tuple[Mode, int]:
+        """How far the quota of a cell goes, and at which level of borrowing."""
+        node, before = self.node, self.result.usage.get(cell, 0)
+        value = before + amount
+        most = node.potential(cell)
+        if value > most:
+            tried.no_fit = PendingReason.EXCEEDS_MAX_QUOTA
+            tried.refusals.append(self._short(Rank.NEVER_QUOTA, cell, amount, before, most, most))
+            return Mode.NO_FIT, 0
+        available = most if self.rules.as_if_unused else max(0, node.available(cell))
+        borrow, has_outside = node.lowest_fit(cell, value)
+        if value <= available:
+            return Mode.FIT, borrow
+        self.result.helped_by |= Help.QUOTA
+        tried.refusals.append(self._short(Rank.WAITS_QUOTA, cell, amount, before, available, most))
+        if node.limits.nominal.get(cell, 0) >= value or has_outside or self._preempts_while_borrowing:
+            return self.oracle(cell, value)
+        tried.no_fit = PendingReason.WAITING_FOR_QUOTA
+        return Mode.NO_FIT, borrow
+
+    @property
+    def _preempts_while_borrowing(self) -> bool:
+        policy = self.queue.spec.preemption
+        someone = policy.reclaim_within_cohort != "Never" or policy.within_cluster_queue != "Never"
+        return policy.borrow_within_cohort.policy != "Never" or (self.state.fair_sharing is not None and someone)
+
+    # --- refusals
+
+    def _no_flavor(self, text: str, detail: str, pod_set: str) -> Refusal:
+        return Refusal(Rank.MISMATCH, text, partial(wording.no_flavor, pod_set, self.queue.name, [detail]))
+
+    def _not_covered(self, resource: str) -> Refusal:
+        covered = [r for group in self.queue.limits.groups for r in group.resources]
+        text = f"resource {resource} unavailable in ClusterQueue"
+        amount = self.needed[resource]
+        reason = partial(wording.not_covered, self.name, self.queue.name, resource, amount, covered)
+        return Refusal(Rank.NEVER_QUOTA, text, reason)
+
+    def _short(self, rank: Rank, cell: Cell, amount: int, before: int, available: int, most: int) -> Refusal:
+        show = partial(format_quantity, cell[1])
+        if rank == Rank.NEVER_QUOTA:
+            text = (
+                f"insufficient quota for {cell[1]} in flavor {cell[0]}, previously considered podsets requests "
+                f"({show(before)}) + current podset request ({show(amount)}) > maximum capacity ({show(most)})"
+            )
+        else:
+            more = show(before + amount - available)
+            text = f"insufficient unused quota for {cell[1]} in flavor {cell[0]}, {more} more needed"
+        short = Shortage(cell, amount, before, available, most)
+        state, queue, name = self.state, self.queue.name, self.name
+        return Refusal(
+            rank, text, lambda: wording.lacks_quota(name, queue, short, _holders(state, queue, short.cell)), cell[0]
+        )
+
+
+def _charged(state: State, queue: ClusterQueueState, pod_set: PodSetRequest) -> dict[str, int]:
+    """What quota the pod set needs. Requests of nothing, and `pods`, count only where the queue covers them."""
+    totals = counted_totals(state.options, pod_set)
+    covered = queue.limits.group_of
+    return {r: n for r, n in totals.items() if covered(r) or (n > 0 and r != "pods")}
+
+
+def counted_totals(options: Options, pod_set: PodSetRequest) -> dict[str, int]:
+    """What of the requests of all its pods together counts for quota, `pods` included."""
+    return total_requests(replace(pod_set, requests=counted(options, pod_set.requests)))
+
+
+def counted(options: Options, requests: Mapping[str, int]) -> Mapping[str, int]:
+    """What of the requests of a pod counts for quota, by the administrator's configuration."""
+    if not options.transformations and not options.excluded_resources:
+        return requests
+    rules = {rule.resource: rule for rule in options.transformations}
+    result: dict[str, int] = {}
+
+    def add(name: str, amount: int) -> None:
+        result[name] = result.get(name, 0) + amount
+
+    # What comes of a rule is not an input of another one: only what the pod requests is.
+    for resource, amount in requests.items():
+        if resource.startswith(options.excluded_resources):
+            continue
+        rule = rules.get(resource)
+        if rule is None or rule.keep:
+            add(resource, amount)
+        for name, factor in rule.outputs.items() if rule is not None else ():
+            add(name, -(-amount * factor // (1000 if resource == "cpu" else 1)))
+    return result
+
+
+def preference_key(fungibility: FlavorFungibility, mode: Mode, borrow: int) -> tuple[int, ...]:
+    """More is preferred: what fits or can be made to, before what nobody can make fit, before what does not fit."""
+    category = min(mode, Mode.PREEMPT)
+    if fungibility.preference == "PreemptionOverBorrowing":
+        return (category, -borrow, mode)
+    return (category, mode, -borrow)
+
+
+def _ends_scan(fungibility: FlavorFungibility, mode: Mode, borrow: int) -> bool:
+    if mode <= Mode.NO_CANDIDATES:
+        return False
+    if mode < Mode.FIT and fungibility.when_can_preempt == "TryNextFlavor":
+        return False
+    return not (borrow > 0 and fungibility.when_can_borrow == "TryNextFlavor")
+
+
+def _reason_of(rank: Rank) -> str:
+    return PendingReason.NO_MATCHING_FLAVOR if rank <= Rank.BAD_REQUEST else PendingReason.EXCEEDS_MAX_QUOTA
+
+
+def attempts_of(found: Assignment) -> list[Attempt]:
+    """The flavors that were looked at, in words."""
+    units = {id(choice.tried): choice for choice in reversed(found.pod_sets)}
+    return [_attempt(choice, t) for choice in reversed(units.values()) for t in choice.tried.values()]
+
+
+def _attempt(choice: PodSetChoice, tried: Tried) -> Attempt:
+    name = choice.pod_set.name
+    match = next((r for r in tried.refusals if r.rank <= Rank.BAD_REQUEST), None)
+    quota = next((r for r in tried.refusals if r.rank > Rank.BAD_REQUEST), None)
+    place = None
+    if any(c.flavor == tried.flavor for c in choice.flavors.values()):
+        place = next((r for r in choice.refusals if r.rank in (Rank.WAITS_PLACE, Rank.NEVER_PLACE)), None)
+
+    def words(refusal: Refusal | None) -> str:
+        return "" if refusal is None else refusal.reason().message.removeprefix(wording.opening(name))
+
+    return Attempt(name, tried.flavor, match=words(match), quota=words(quota), topology=words(place))
+
+
+def _holders(state: State, queue: str, cell: Cell) -> str:
+    """Who holds most of a cell, in words."""
+    known = state.top_holders.setdefault(queue, {})
+    if cell not in known:
+        known[cell] = _top_holders(state, queue, cell)
+    return known[cell]
+
+
+def _top_holders(state: State, queue: str, cell: Cell) -> str:
+    holding = []
+    for key in state.holders.get(queue, ()):
+        held = state.workloads[key].holding
+        amount = held.usage.get(cell, 0) if held else 0
+        if amount:
+            holding.append((-amount, key))
+    named = nsmallest(_HOLDERS_NAMED, holding)
+    words = [f"{'/'.join(key)} ({format_quantity(cell[1], -amount)})" for amount, key in named]
+    more = len(holding) - len(named)
+    return ", ".join(words) + (f" and {more} more" if more else "")

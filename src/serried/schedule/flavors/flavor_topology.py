@@ -1,0 +1,265 @@
+"""Topology inside the flavor choice: which pods need a place, in which flavor, and whether it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from serried.api.core import Toleration
+from serried.api.kueue import ResourceFlavor
+from serried.api.meta import Key
+from serried.api.names import PendingReason
+from serried.model.placement import Placement
+from serried.model.requests import PodSetRequest
+from serried.place.place import place
+from serried.place.result import NoPlacement
+from serried.place.topology_request import check_topology_request
+from serried.schedule.flavors.assignment import Assignment, Mode, PodSetChoice, Rank, Refusal
+from serried.schedule.state.admission_checks import delays_places, required_checks
+from serried.schedule.state.pending_queue import Help
+from serried.schedule.state.records import ClusterQueueState
+from serried.schedule.state.state import State
+from serried.schedule.types import wording
+from serried.schedule.types.workload import WorkloadInfo
+
+
+def topology_mismatch(
+    state: State,
+    queue: ClusterQueueState,
+    index: int,
+    pod_set: PodSetRequest,
+    flavor: ResourceFlavor,
+    *,
+    alone: bool,
+) -> Refusal | None:
+    """Why the topology of a flavor, or that it has none, keeps a pod set from using it.
+
+    `alone`: all its resources come from this flavor. If not, the topology may be that of another of its flavors.
+    """
+    name = flavor.metadata.name
+    wish = pod_set.topology
+    if not wishes(pod_set):
+        if flavor.spec.topology_name and not queue.topology_only:
+            text = f'Flavor "{name}" supports only TopologyAwareScheduling'
+            detail = f"flavor {name} is only for pods with a topology request"
+            return _no_flavor(queue, pod_set, text, detail)
+        return None
+    if not flavor.spec.topology_name and (not alone or not (queue.has_topology or pod_set.bound_by_us)):
+        return None
+    levels = state.world.levels(name, bound_by_us=pod_set.bound_by_us)
+    if not levels:
+        return no_topology(queue, pod_set, [name])
+    for problem in check_topology_request(wish, levels, pod_set.count):
+        field = f"spec.podSets[{index}].{problem.field}"
+        bad = partial(wording.bad_request, pod_set.name, name, field, problem.found, problem.allowed)
+        return Refusal(Rank.BAD_REQUEST, f'Flavor "{name}" does not contain the requested level', bad)
+    return None
+
+
+def wishes(pod_set: PodSetRequest) -> bool:
+    """Whether a pod set says anything about where its pods go (to name a group alone is not saying it)."""
+    return pod_set.topology is not None
+
+
+def no_topology(queue: ClusterQueueState, pod_set: PodSetRequest, flavors: Sequence[str]) -> Refusal:
+    detail = f"flavor {', '.join(flavors)} has no topology, which the pods request"
+    return _no_flavor(queue, pod_set, f'Flavor "{flavors[0]}" does not support TopologyAwareScheduling', detail)
+
+
+def find_places(
+    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, *, only_whether: bool = False
+) -> None:
+    """Adds places to an assignment that quota would allow, or takes it back as far as the nodes say.
+
+    A pod set that has no place now, but would have one on empty nodes, is in mode PREEMPT; one that would not, does not
+    fit. The places are looked for beside each other, and nothing of them is left in the model. `only_whether`: the best
+    ones need not be searched for.
+    """
+    groups: dict[str, list[PodSetChoice]] = {}
+    for choice in found.pod_sets:
+        if not queue.has_topology and not choice.pod_set.bound_by_us and not wishes(choice.pod_set):
+            continue
+        flavor = _flavor_of(state, queue, choice)
+        if choice.error:
+            return
+        if flavor and delays_places(state, required_checks(queue, [flavor])):
+            choice.delayed = True
+        elif flavor:
+            groups.setdefault(flavor, []).append(choice)
+    if not groups:
+        return
+    if found.mode == Mode.FIT and _place_all(
+        state, queue, info, found, groups, assume_empty=False, only_whether=only_whether
+    ):
+        return
+    for choice in found.pod_sets:
+        choice.placement = None
+    if found.mode == Mode.PREEMPT:
+        _place_all(state, queue, info, found, groups, assume_empty=True, only_whether=True)
+
+
+def places_now(
+    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, *, only_whether: bool = False
+) -> bool:
+    """Whether the pod sets have a place with these flavors as the nodes are now; sets them if so."""
+    groups: dict[str, list[PodSetChoice]] = {}
+    for choice in found.pod_sets:
+        flavor = _flavor_of(state, queue, choice)
+        if flavor and not choice.delayed:
+            groups.setdefault(flavor, []).append(choice)
+    return _search(state, info, groups, assume_empty=False, only_whether=only_whether) is None
+
+
+def still_held(
+    state: State,
+    key: Key,
+    placements: Sequence[Placement],
+    pod_sets: Sequence[PodSetRequest],
+    gone: Sequence[Key],
+) -> bool:
+    """Whether these places are still free, with some workloads gone."""
+    mark = state.journal.checkpoint()
+    for victim in gone:
+        state.world.release(victim, with_pods=True)
+    missing = state.world.hold(key, placements, pod_sets)
+    free = not missing and not state.world.overdrawn(key)
+    state.journal.rollback(mark)
+    return free
+
+
+def needs_places(state: State, queue: ClusterQueueState, found: Assignment) -> bool:
+    return any(
+        not choice.delayed and _flavor_of(state, queue, choice)
+        for choice in found.pod_sets
+        if queue.has_topology or choice.pod_set.bound_by_us or wishes(choice.pod_set)
+    )
+
+
+def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> str:
+    """The flavor in which a pod set has to be placed; "": in none. What is wrong with it is noted in the choice."""
+    pod_set = choice.pod_set
+    used = {c.flavor for c in choice.flavors.values()}
+    flavors = [f for f in queue.limits.flavors if f in used]
+    with_topology = [f for f in flavors if f in state.flavors and state.flavors[f].spec.topology_name]
+    if not (with_topology or pod_set.bound_by_us or wishes(pod_set) or (queue.topology_only and queue.has_topology)):
+        return ""
+    if len(with_topology) == 1:
+        return with_topology[0]
+    if with_topology:
+        choice.error = f"more than one TAS flavor assigned: {', '.join(sorted(with_topology))}"
+        detail = f"flavors {' and '.join(with_topology)} each have a topology, and a pod can be placed in one only"
+        _refuse(queue, choice, detail)
+        return ""
+    if pod_set.bound_by_us:
+        if flavors:
+            return flavors[0]
+        first = [f for f in queue.limits.flavors if f in state.flavors]
+        if first and (not wishes(pod_set) or state.flavors[first[0]].spec.topology_name):
+            return first[0]
+    if not choice.flavors and not choice.requests and not wishes(pod_set) and not pod_set.bound_by_us:
+        return ""
+    if queue.has_topology:
+        choice.error = "no TAS flavor assigned"
+    else:
+        choice.error = "workload requires Topology, but there is no TAS cache information"
+    names = ", ".join(flavors) or "(none)"
+    _refuse(queue, choice, f"flavor {names} has no topology, which the pods request")
+    return ""
+
+
+def _refuse(queue: ClusterQueueState, choice: PodSetChoice, detail: str) -> None:
+    reason = partial(wording.no_flavor, choice.pod_set.name, queue.name, [detail])
+    choice.refusals.append(Refusal(Rank.MISMATCH, choice.error, reason))
+
+
+def _place_all(
+    state: State,
+    queue: ClusterQueueState,
+    info: WorkloadInfo,
+    found: Assignment,
+    groups: dict[str, list[PodSetChoice]],
+    *,
+    assume_empty: bool,
+    only_whether: bool,
+) -> bool:
+    failure = _search(state, info, groups, assume_empty=assume_empty, only_whether=only_whether)
+    if failure is None:
+        if assume_empty:
+            for choice in found.pod_sets:
+                choice.wanted, choice.placement = choice.placement, None
+        return True
+    flavor, result, text = failure
+    if assume_empty:
+        result = replace(result, fits_when_empty=False, fits_empty=result.fits, best_domain_empty=result.best_domain)
+    found.helped_by |= Help.NODES
+    never = bool(result.field) or (assume_empty or result.fits_when_empty is False)
+    choice = next(p for p in found.pod_sets if p.pod_set.name == result.pod_set)
+    mode = Mode.NO_FIT if never else Mode.PREEMPT
+    for resource_choice in choice.flavors.values():
+        resource_choice.mode = min(resource_choice.mode, mode)
+    tried = choice.tried.get(flavor)
+    if never:
+        choice.hopeless.add(flavor)
+        choice.no_fit = PendingReason.TOPOLOGY_PLACEMENT_FAILED
+        if tried is not None:
+            tried.mode, tried.no_fit = mode, choice.no_fit
+    if not choice.flavors:
+        choice.error = text
+    if not any(r.text == text for r in choice.refusals) or not assume_empty:
+        rank = Rank.NEVER_PLACE if never else Rank.WAITS_PLACE
+        choice.refusals.append(Refusal(rank, text, partial(wording.no_place, flavor, result)))
+    return False
+
+
+def _search(
+    state: State,
+    info: WorkloadInfo,
+    groups: dict[str, list[PodSetChoice]],
+    *,
+    assume_empty: bool,
+    only_whether: bool,
+) -> tuple[str, NoPlacement, str] | None:
+    """Places all pod sets, flavor by flavor; the first failure, or None. The model is as it was before."""
+    mark = state.journal.checkpoint()
+    options = replace(state.place_options, optimal=False) if only_whether else state.place_options
+    placed = []
+    try:
+        for main, choices in groups.items():
+            flavors = list(dict.fromkeys(c.flavor for p in choices for c in p.flavors.values() if c.flavor != main))
+            others = [state.flavors[f] for f in flavors]
+            labels = dict(state.flavors[main].spec.node_labels)
+            for other in others:
+                for key, value in other.spec.node_labels.items():
+                    if labels.setdefault(key, value) != value:
+                        why = f"flavors {main}, {', '.join(flavors)} want different values of node label {key}"
+                        return main, NoPlacement(choices[0].pod_set.name, why, field="spec.nodeLabels"), why
+            wanted = [_narrowed(p.pod_set, others) for p in choices]
+            result = place(state.world, main, wanted, options=options, assume_empty=assume_empty)
+            if isinstance(result, NoPlacement):
+                return main, result, result.message
+            for choice, placement in zip(choices, result, strict=True):
+                choice.placement = placement
+            placed += result
+            if len(groups) > 1 and not assume_empty:
+                by_name = {c.pod_set.name: c.pod_set for g in groups.values() for c in g}
+                state.world.hold(info.key, placed, [by_name[p.pod_set] for p in placed])
+        return None
+    finally:
+        state.journal.rollback(mark)
+
+
+def _narrowed(pod_set: PodSetRequest, others: Sequence[ResourceFlavor]) -> PodSetRequest:
+    """The pod set with what further flavors add to its pods: their node labels, and tolerations."""
+    if not others:
+        return pod_set
+    selector = dict(pod_set.node_selector)
+    tolerations: list[Toleration] = list(pod_set.tolerations)
+    for flavor in others:
+        selector |= flavor.spec.node_labels
+        tolerations += flavor.spec.tolerations
+    return replace(pod_set, node_selector=selector, tolerations=tuple(tolerations))
+
+
+def _no_flavor(queue: ClusterQueueState, pod_set: PodSetRequest, text: str, detail: str) -> Refusal:
+    return Refusal(Rank.MISMATCH, text, partial(wording.no_flavor, pod_set.name, queue.name, [detail]))

@@ -1,0 +1,1 @@
+"""Which admitted workloads to preempt: candidates, classical, fair sharing, and the tie-break by placement."""

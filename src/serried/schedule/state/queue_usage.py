@@ -1,0 +1,89 @@
+"""What ClusterQueues and LocalQueues report: counts and usage, kept up to date with each admission and return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from serried.api.kueue import FlavorUsage, ResourceUsage
+from serried.api.meta import Key
+from serried.api.quantity import format_quantity
+from serried.quota.quotas import Cell
+
+
+@dataclass
+class Account:
+    """The workloads of one queue that hold quota, and what they hold (only cells in use)."""
+
+    reserving: int = 0
+    admitted: int = 0
+    reserved: dict[Cell, int] = field(default_factory=dict)
+    used: dict[Cell, int] = field(default_factory=dict)
+
+    def reserve(self, usage: Mapping[Cell, int], sign: int) -> None:
+        """A workload gets its quota (sign 1) or gives it back (-1)."""
+        self.reserving += sign
+        _add(self.reserved, usage, sign)
+
+    def admit(self, usage: Mapping[Cell, int], sign: int) -> None:
+        """A workload that holds quota is admitted (sign 1) or is not any more (-1)."""
+        self.admitted += sign
+        _add(self.used, usage, sign)
+
+
+class Accounts:
+    """One account per queue: the key is ("", name) for a ClusterQueue, (namespace, name) for a LocalQueue."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[Key, Account] = {}
+        #: queues whose numbers changed since they were last asked for, oldest change first
+        self.changed: dict[Key, None] = {}
+
+    def __getitem__(self, queue: Key) -> Account:
+        return self._accounts.get(queue) or Account()
+
+    def touch(self, queue: Key) -> None:
+        """Something that this queue reports has changed."""
+        self.changed[queue] = None
+
+    def reserve(self, queue: Key, usage: Mapping[Cell, int], sign: int) -> None:
+        self._accounts.setdefault(queue, Account()).reserve(usage, sign)
+        self._settle(queue)
+
+    def admit(self, queue: Key, usage: Mapping[Cell, int], sign: int) -> None:
+        self._accounts.setdefault(queue, Account()).admit(usage, sign)
+        self._settle(queue)
+
+    def items(self) -> list[tuple[Key, Account]]:
+        return list(self._accounts.items())
+
+    def _settle(self, queue: Key) -> None:
+        self.touch(queue)
+        if not self._accounts[queue].reserving:
+            del self._accounts[queue]
+
+
+def flavor_usage(
+    declared: Mapping[Cell, int], amounts: Mapping[Cell, int], *, borrows: bool, in_cohort: bool = False
+) -> list[FlavorUsage]:
+    """Amounts as a status shows them: every declared cell, zeros too, in the order of the spec.
+
+    `borrows`: whether the status has a field for what is borrowed (a LocalQueue's has not). `in_cohort`: whether what
+    is beyond the quota declared is borrowed from others; alone, there is nobody to borrow from.
+    """
+    flavors: dict[str, list[ResourceUsage]] = {}
+    for flavor, resource in declared:
+        total = format_quantity(resource, amounts.get((flavor, resource), 0))
+        over = max(0, amounts.get((flavor, resource), 0) - declared[flavor, resource]) if in_cohort else 0
+        borrowed = format_quantity(resource, over) if borrows else 0
+        flavors.setdefault(flavor, []).append(ResourceUsage(name=resource, total=total, borrowed=borrowed))
+    return [FlavorUsage(name=name, resources=resources) for name, resources in flavors.items()]
+
+
+def _add(cells: dict[Cell, int], usage: Mapping[Cell, int], sign: int) -> None:
+    for cell, amount in usage.items():
+        value = cells.get(cell, 0) + sign * amount
+        if value:
+            cells[cell] = value
+        else:
+            cells.pop(cell, None)

@@ -1,0 +1,158 @@
+"""What the decision knows of each queue and each workload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from serried.api.kueue import Admission, ClusterQueueSpec, CohortSpec, LocalQueueSpec
+from serried.api.meta import Key
+from serried.model.placement import Placement
+from serried.model.requests import PodSetRequest
+from serried.quota.quotas import Cell, Limits, QueueProblem
+from serried.schedule.state.pending_queue import Help, Parked, PendingQueue
+from serried.schedule.types.reasons import Reason
+from serried.schedule.types.workload import Order, WorkloadInfo
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Whether a queue admits: its condition Active. `reason` is one of `api.names.QueueReason`."""
+
+    active: bool
+    reason: str
+    message: str
+
+
+@dataclass
+class ClusterQueueState:
+    """A ClusterQueue as it was last read, and who waits in it."""
+
+    name: str
+    spec: ClusterQueueSpec
+    generation: int
+    limits: Limits
+    #: what is wrong with the spec itself
+    problems: list[QueueProblem]
+    terminating: bool
+    pending: PendingQueue
+    activity: Activity
+    #: every flavor names a topology: workloads without a wish are placed, too
+    topology_only: bool = False
+    #: some flavor names a topology that exists
+    has_topology: bool = False
+    #: what has changed since its parked workloads were last woken
+    stirred: Help = Help.NOTHING
+    #: arrivals that have not been told yet why they wait
+    untold: dict[Order, None] = field(default_factory=dict)
+
+
+@dataclass
+class LocalQueueState:
+    """A LocalQueue as it was last read."""
+
+    spec: LocalQueueSpec
+    generation: int
+    terminating: bool
+    activity: Activity
+
+
+@dataclass
+class CohortState:
+    """A Cohort as it was last read."""
+
+    spec: CohortSpec
+    generation: int
+    limits: Limits
+    #: what is wrong with the spec itself
+    problems: list[QueueProblem]
+
+
+@dataclass
+class LocalUsage:
+    """What a LocalQueue has used lately, as admission fair sharing counts it; see `usage`."""
+
+    #: when it was worked out; None: not yet
+    at: datetime | None = None
+    #: resource → amount in base units (cores, bytes, devices)
+    amounts: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What an admitted workload holds."""
+
+    cluster_queue: str
+    local_queue: Key
+    usage: Mapping[Cell, int]
+    placements: tuple[Placement, ...]
+    #: the pod sets with the counts they were admitted with
+    pod_sets: tuple[PodSetRequest, ...]
+    admission: Admission
+    admitted: bool
+    #: the API server has it; until then it is only assumed
+    confirmed: bool
+    #: what of the admission cannot be read
+    problems: tuple[str, ...] = ()
+    #: when the quota was reserved, if the status says so
+    reserved_at: datetime | None = None
+    #: counts of the workload's pod sets when this was worked out: pods that end for good lower them
+    counts: tuple[int, ...] = ()
+
+
+@dataclass
+class Promise:
+    """What a workload was promised when others were preempted for it. It is charged and held: nobody else takes it."""
+
+    usage: Mapping[Cell, int]
+    placements: tuple[Placement, ...]
+    pod_sets: tuple[PodSetRequest, ...]
+    cluster_queue: str
+    #: those that have not gone yet
+    awaited: set[Key]
+    victims: tuple[Key, ...]
+
+
+@dataclass
+class Record:
+    """One workload that is known, and the one place where it is.
+
+    aside: it waits, but in no ClusterQueue, for the reason told. queued: in ClusterQueue `cluster_queue`.
+    held: it has quota and places. finished: it has ended.
+    """
+
+    info: WorkloadInfo
+    #: what `info` was read from
+    source: tuple[object, ...]
+    resource_version: str
+    place: Literal["aside", "queued", "held", "finished"] = "aside"
+    cluster_queue: str = ""
+    holding: Holding | None = None
+    #: the reason last told
+    told: Reason | None = None
+    #: it is being preempted for this workload: what it holds is given to that already
+    leaving: Key | None = None
+    #: its eviction, or that it is admitted after its checks or has to pass others, is decided, and not heard of yet
+    evicting: bool = False
+    admitting: bool = False
+    #: what it waits for after others were preempted for it
+    promise: Promise | None = None
+    #: admission check → its state
+    checks: Mapping[str, str] = field(default_factory=dict)
+    #: what it held before it got other places, until that is confirmed
+    previous: Holding | None = None
+    #: places that it leaves for others, until that is confirmed
+    leaves: tuple[Placement, ...] = ()
+    #: nodes of its places that are lost
+    unhealthy: tuple[str, ...] = ()
+    #: where to go on with the scan of flavors: (pod set, resource) → index of the flavor
+    start: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    #: what the scan has come to so far
+    so_far: Parked | None = None
+
+    @property
+    def going(self) -> bool:
+        """Whether it is on its way out, whoever preempts it or not."""
+        return self.info.evicted or self.evicting

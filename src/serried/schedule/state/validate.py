@@ -1,0 +1,106 @@
+"""The laws the engine's state obeys after every event, checked from scratch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from serried.api.meta import Key
+from serried.model.validate import validate as validate_world
+from serried.quota.quotas import Cell
+from serried.schedule.state.pending_queue import Help
+from serried.schedule.state.queue_usage import Account
+from serried.schedule.state.state import State
+
+
+def validate(state: State) -> None:
+    """Raises AssertionError, with what contradicts what."""
+    validate_world(state.world)
+    _places(state)
+    _quota(state)
+    for key in state.incomplete:
+        assert state.workloads[key].place == "held", f"{key} is incomplete, but holds nothing"
+    held = {
+        key
+        for key, record in state.workloads.items()
+        if (record.holding and record.holding.placements and record.leaving is None)
+        or (record.promise and record.promise.placements)
+    }
+    assert set(state.world.holds) == held, f"the model has holds of {set(state.world.holds) ^ held}, or lacks them"
+
+
+def _places(state: State) -> None:
+    """Every workload is in exactly one place, and every index knows it."""
+    queued: Counter[Key] = Counter()
+    for name, queue in state.cluster_queues.items():
+        orders = queue.pending.orders()
+        assert orders == sorted(orders), f"ClusterQueue {name} is out of order"
+        for order in orders:
+            key = (order[3], order[4])
+            record = state.workloads.get(key)
+            assert record is not None, f"{key} waits in {name}, but is not known"
+            assert (record.place, record.cluster_queue) == ("queued", name), f"{key} waits in {name} and is {record}"
+            assert record.info.order == order, f"{key} waits in {name} at {order} instead of {record.info.order}"
+            queued[key] += 1
+        assert state.head(queue) is None or name in state.awake, f"nobody looks at the candidates of {name}"
+        assert set(queue.untold) <= set(orders), f"{name} means to tell some who are not in it"
+    for key, record in state.workloads.items():
+        assert record.info.key == key
+        assert queued[key] == (record.place == "queued"), f"{key} is {record.place}, but waits in {queued[key]} queues"
+        assert (record.holding is not None) == (record.place == "held"), f"{key} is {record.place}: {record.holding}"
+        waits = record.place == "queued" or (record.place == "aside" and record.info.active)
+        listed = key in state.waiting.get(record.info.queue, {})
+        assert waits == listed, f"{key} is {record.place}, but among those that wait: {listed}"
+        if record.place == "aside":
+            assert record.told is not None, f"{key} waits and has not been told why"
+    assert all(state.waiting.values()), "an empty list of waiting workloads was kept"
+    total = sum(len(keys) for keys in state.waiting.values())
+    expected = sum(r.place == "queued" or (r.place == "aside" and r.info.active) for r in state.workloads.values())
+    assert total == expected, f"{total} workloads are listed as waiting, {expected} wait"
+
+
+def _quota(state: State) -> None:
+    """Usage is the sum over what is held: in the ledger, and in the accounts of both kinds of queue."""
+    usage: dict[str, dict[Cell, int]] = {}
+    accounts: dict[Key, Account] = {}
+    holders: dict[str, set[Key]] = {}
+    for key, record in state.workloads.items():
+        holding, promise = record.holding, record.promise
+        if promise is not None:
+            _promised(state, key)
+            cells = usage.setdefault(promise.cluster_queue, {})
+            for cell, amount in promise.usage.items():
+                cells[cell] = cells.get(cell, 0) + amount
+        if holding is None:
+            assert record.leaving is None, f"{key} holds nothing, but is to leave"
+            continue
+        holders.setdefault(holding.cluster_queue, set()).add(key)
+        cells = usage.setdefault(holding.cluster_queue, {})
+        for cell, amount in holding.usage.items() if record.leaving is None else ():
+            cells[cell] = cells.get(cell, 0) + amount
+        for queue in (("", holding.cluster_queue), holding.local_queue):
+            account = accounts.setdefault(queue, Account())
+            account.reserve(holding.usage, 1)
+            if holding.admitted:
+                account.admit(holding.usage, 1)
+    for name in usage.keys() | state.cluster_queues.keys():
+        expected = {cell: amount for cell, amount in usage.get(name, {}).items() if amount}
+        assert state.ledger.usage(name) == expected, f"usage of {name} is {state.ledger.usage(name)}, not {expected}"
+    for node in state.ledger.cohorts():
+        borrowers = {cell: dict(children) for cell, children in node.borrowers.items() if children}
+        assert borrowers == node.borrowing_children(), f"cohort {node.name} has other borrowers than it knows of"
+    assert dict(state.accounts.items()) == accounts, "the accounts of the queues are not the sum over what is held"
+    assert {name: set(keys) for name, keys in state.holders.items()} == holders, "holders are not those who hold"
+
+
+def _promised(state: State, key: Key) -> None:
+    """Who was promised something waits, and those it waits for are on their way out."""
+    record = state.workloads[key]
+    assert record.promise is not None
+    assert record.place == "queued", f"{key} was promised something and is {record.place}"
+    parked = state.cluster_queues[record.cluster_queue].pending.parked(record.info.order)
+    helped_by = parked.helped_by if parked is not None else Help.NOTHING
+    assert Help.VICTIMS in helped_by, f"{key} was promised something and looks for more"
+    for victim in record.promise.awaited:
+        assert state.workloads[victim].leaving == key, f"{key} waits for {victim}, which does not leave for it"
+    looked_at = key in state.promised or key in state.promise_waits
+    assert bool(record.promise.awaited) != looked_at, f"{key} waits for nobody, but is not looked at"

@@ -1,0 +1,240 @@
+"""A Workload as the decision sees it: read once when it arrives, checked where it stands."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from functools import cached_property
+
+import msgspec
+
+from serried.api.core import PodSpec, Quantity
+from serried.api.kueue import PodSet, Workload
+from serried.api.meta import Key, condition_is, find_condition
+from serried.api.names import (
+    GROUP_WORKLOAD,
+    JOB_UID,
+    PRIORITY_BOOST,
+    SCHEDULER_NAME,
+    SLICE_REPLACES,
+    EvictedReason,
+    PendingReason,
+    WorkloadCondition,
+)
+from serried.api.quantity import LIMIT, MILLI, QuantityError, format_quantity, parse, resource_value
+from serried.model.pods import pod_requests
+from serried.model.requests import PodSetRequest
+from serried.schedule.types.reasons import Reason
+
+#: Where a workload stands in a ClusterQueue, smallest first: higher priority, then longer in the queue, then by name.
+#: (-priority, seconds since 1970 at which it queued, uid, namespace, name); no two are equal.
+Order = tuple[int, float, str, str, str]
+
+#: Counts as queued before everything else: an object without a creation time.
+_ALWAYS = datetime(1970, 1, 1, tzinfo=UTC)
+_PODS = "pods"
+_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+@dataclass(frozen=True)
+class WorkloadInfo:
+    """What of a Workload decides about its admission. Equal values are decided alike."""
+
+    key: Key
+    uid: str
+    #: (namespace, name) of its LocalQueue; the name is "" when it has none
+    queue: Key
+    priority: int
+    queued_at: datetime
+    active: bool
+    pod_sets: tuple[PodSetRequest, ...]
+    #: least counts of pod sets with which it may be admitted; None: the whole count only
+    min_counts: tuple[int | None, ...] = ()
+    #: it is being evicted, whoever decided it
+    evicted: bool = False
+    #: it is not to be looked at before
+    not_before: datetime | None = None
+    #: of its labels and owners, what decides or is reported
+    job_uid: str = ""
+    lone_pod: bool = False
+    #: the workload whose place it takes when it is admitted: an earlier slice of the same job
+    replaces: Key | None = None
+    #: a gate keeps it from preempting others
+    gated: bool = False
+    #: what is wrong with it as written; not empty: it cannot be admitted until it is changed
+    problems: tuple[Reason, ...] = ()
+
+    @cached_property
+    def order(self) -> Order:
+        return (-self.priority, self.queued_at.timestamp(), self.uid, *self.key)
+
+    @cached_property
+    def shape(self) -> bytes:
+        """Workloads of one ClusterQueue with the same shape fit, or do not fit, alike."""
+        return msgspec.msgpack.encode(
+            [
+                self.priority,
+                self.min_counts,
+                self.replaces,
+                self.gated,
+                *(
+                    (
+                        p.name,
+                        p.count,
+                        p.requests,
+                        p.topology,
+                        p.node_selector,
+                        p.node_affinity,
+                        p.tolerations,
+                        p.bound_by_us,
+                    )
+                    for p in self.pod_sets
+                ),
+            ],
+            order="deterministic",
+        )
+
+
+def total_requests(pod_set: PodSetRequest) -> dict[str, int]:
+    """What all pods of the pod set ask for together, `pods` included; held at the largest quantity there is."""
+    totals = {name: min(LIMIT, amount * pod_set.count) for name, amount in pod_set.requests.items()}
+    totals[_PODS] = pod_set.count
+    return totals
+
+
+def read_weight(quantity: Quantity) -> Fraction:
+    """A weight of fair sharing; what cannot be read, or is below zero, counts as 1."""
+    try:
+        thousandths = parse(quantity, MILLI)
+    except QuantityError:
+        return Fraction(1)
+    return Fraction(thousandths, MILLI) if thousandths >= 0 else Fraction(1)
+
+
+def priority_boost(workload: Workload) -> int:
+    """What annotation kueue.x-k8s.io/priority-boost adds to the priority; 0 if it is no number of 32 bits."""
+    text = workload.metadata.annotations.get(PRIORITY_BOOST, "")
+    if not _NUMBER.fullmatch(text):
+        return 0
+    value = int(text)
+    return value if -(2**31) <= value < 2**31 else 0
+
+
+def read_workload(workload: Workload, *, boost: bool = False) -> WorkloadInfo:
+    """The workload as the decision sees it. Never raises: what is wrong with it is in `problems`.
+
+    `boost`: the annotation that raises or lowers the priority counts.
+    """
+    meta, spec, status = workload.metadata, workload.spec, workload.status
+    problems: list[Reason] = []
+    given_back = {r.name: max(0, r.count) for r in status.reclaimable_pods}
+    pod_sets = [
+        _read_pod_set(pod_set, f"spec.podSets[{i}]", given_back.get(pod_set.name, 0), problems)
+        for i, pod_set in enumerate(spec.pod_sets)
+    ]
+    for name, times in Counter(p.name for p in spec.pod_sets).items():
+        if times > 1:
+            problems.append(
+                misconfigured("spec.podSets[].name", f"{name} ({times} times)", "a different name for each")
+            )
+    return WorkloadInfo(
+        key=meta.key,
+        uid=meta.uid,
+        queue=(meta.namespace, spec.queue_name),
+        priority=(spec.priority or 0) + (priority_boost(workload) if boost else 0),
+        queued_at=_queued_at(workload),
+        active=spec.active,
+        pod_sets=tuple(pod_sets),
+        min_counts=tuple(p.min_count for p in spec.pod_sets),
+        evicted=condition_is(status.conditions, WorkloadCondition.EVICTED),
+        not_before=status.requeue_state.requeue_at if status.requeue_state is not None else None,
+        job_uid=meta.labels.get(JOB_UID, ""),
+        lone_pod=len(meta.owner_references) == 1
+        and (meta.owner_references[0].api_version, meta.owner_references[0].kind) == ("v1", "Pod")
+        and meta.annotations.get(GROUP_WORKLOAD) != "true",
+        replaces=_replaced(meta.annotations.get(SLICE_REPLACES, "")),
+        gated=not {gate.name for gate in spec.preemption_gates}
+        <= {gate.name for gate in status.preemption_gates if gate.position == "Open"},
+        problems=tuple(problems),
+    )
+
+
+def _replaced(name: str) -> Key | None:
+    namespace, slash, rest = name.partition("/")
+    return (namespace, rest) if slash else None
+
+
+def _queued_at(workload: Workload) -> datetime:
+    """Since when it counts as waiting: its creation, or the eviction that sent it to the back of the queue."""
+    evicted = find_condition(workload.status.conditions, WorkloadCondition.EVICTED)
+    sent_back = (EvictedReason.PODS_READY_TIMEOUT, EvictedReason.ADMISSION_CHECK)
+    if evicted is not None and evicted.status == "True" and evicted.reason in sent_back:
+        return evicted.last_transition_time or workload.metadata.creation_timestamp or _ALWAYS
+    return workload.metadata.creation_timestamp or _ALWAYS
+
+
+def misconfigured(field: str, found: str, allowed: str) -> Reason:
+    """The reason of a workload that cannot be admitted as it is written."""
+    return Reason(
+        layer="input",
+        code=PendingReason.MISCONFIGURED,
+        message=f"{field} is {found}; allowed is {allowed}. Correct it in the job and submit that again.",
+        field=field,
+        found=found,
+        allowed=allowed,
+    )
+
+
+def _read_pod_set(pod_set: PodSet, path: str, given_back: int, problems: list[Reason]) -> PodSetRequest:
+    spec = pod_set.template.spec
+    wrong = list(_quantity_problems(spec, f"{path}.template.spec"))
+    if pod_set.count < 0:
+        wrong.append(misconfigured(f"{path}.count", str(pod_set.count), "a number >= 0"))
+    problems += wrong
+    return PodSetRequest(
+        name=pod_set.name,
+        count=max(0, pod_set.count - given_back),
+        requests={} if wrong else pod_requests(spec),
+        topology=pod_set.topology_request,
+        node_selector=spec.node_selector,
+        node_affinity=spec.affinity.node_affinity if spec.affinity else None,
+        tolerations=tuple(spec.tolerations),
+        bound_by_us=spec.scheduler_name == SCHEDULER_NAME,
+    )
+
+
+def _quantity_problems(spec: PodSpec, path: str) -> Iterator[Reason]:
+    for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
+        for i, container in enumerate(containers):
+            resources, at = container.resources, f"{path}.{kind}[{i}].resources"
+            yield from _check_resources(resources.requests, resources.limits, at)
+    if spec.resources is not None:
+        yield from _check_resources(spec.resources.requests, spec.resources.limits, f"{path}.resources")
+    yield from _check_quantities(spec.overhead, f"{path}.overhead")
+
+
+def _check_resources(requests: Mapping[str, Quantity], limits: Mapping[str, Quantity], path: str) -> Iterator[Reason]:
+    wrong = [*_check_quantities(requests, f"{path}.requests"), *_check_quantities(limits, f"{path}.limits")]
+    yield from wrong
+    if wrong:
+        return
+    for name in requests.keys() & limits.keys():
+        request, limit = resource_value(name, requests[name]), resource_value(name, limits[name])
+        if request > limit:
+            most = f"at most {format_quantity(name, limit)}, its limit"
+            yield misconfigured(f"{path}.requests[{name}]", str(requests[name]), most)
+
+
+def _check_quantities(quantities: Mapping[str, Quantity], path: str) -> Iterator[Reason]:
+    for name, quantity in quantities.items():
+        try:
+            value = resource_value(name, quantity)
+        except QuantityError as error:
+            yield misconfigured(f"{path}[{name}]", repr(quantity), f"a quantity >= 0 ({error})")
+        else:
+            if value < 0:
+                yield misconfigured(f"{path}[{name}]", str(quantity), "a quantity >= 0")
