@@ -146,7 +146,7 @@ def _run(case: Case) -> _Outcome:
                 outcome.second_failed.append(key)
         for key in heads:
             record = state.workloads[key]
-            if record.holding is None and record.told is not None:
+            if record.reservation is None and record.told is not None:
                 outcome.told[key] = _code(record.told)
                 outcome.skipped[record.cluster_queue] += record.told.constraint.startswith("the victims")
         error = case.get("workloadStatusPatchError")
@@ -307,13 +307,13 @@ def _assignments(case: Case, engine: Engine, scope: str) -> dict[str, Any]:
     before = {(w["metadata"].get("namespace", ""), w["metadata"]["name"]): w for w in case["workloads"]}
     result = {}
     for key, record in engine._state.workloads.items():
-        if record.holding is None:
+        if record.reservation is None:
             continue
         status = before[key].get("status", {})
         old = msgspec.convert(before[key], Workload)
         if scope == "new" and condition_is(old.status.conditions, "Admitted") and not status.get("unhealthyNodes"):
             continue
-        result[_name(key)] = _admission(record.holding.admission)
+        result[_name(key)] = _admission(record.reservation.admission)
     return result
 
 

@@ -24,15 +24,15 @@ from serried.api.kueue import (
 from serried.api.quantity import resource_value
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
-from serried.quota.quotas import Cell
-from serried.quota.tree import Node as QuotaNode
+from serried.quota.quotas import FlavorResource
+from serried.quota.tree import QuotaNode
 from serried.schedule.cycle.nominate import reduced
 from serried.schedule.cycle.reason_text import preemption_message
 from serried.schedule.engine import Engine
 from serried.schedule.flavors.assigner import Oracle, Rules, assign, preference_key
-from serried.schedule.flavors.assignment import Assignment, Mode, PodSetChoice
+from serried.schedule.flavors.assignment import Assignment, Fit, PodSetChoice
 from serried.schedule.flavors.flavor_topology import find_places
-from serried.schedule.preemption.candidates import Want, may_preempt, victim_order
+from serried.schedule.preemption.candidates import PreemptionRequest, may_preempt, victim_order
 from serried.schedule.preemption.classical import find_victims
 from serried.schedule.preemption.fair_sharing import Offers
 from serried.schedule.state.records import LocalUsage, Record
@@ -42,11 +42,11 @@ from serried.schedule.types.workload import priority_boost, read_workload
 
 Case = Mapping[str, Any]
 _MODES = {
-    "NoFit": Mode.NO_FIT,
-    "NoCandidates": Mode.NO_CANDIDATES,
-    "Preempt": Mode.PREEMPT,
-    "Reclaim": Mode.RECLAIM,
-    "Fit": Mode.FIT,
+    "NoFit": Fit.NO_FIT,
+    "NoCandidates": Fit.NO_CANDIDATES,
+    "Preempt": Fit.PREEMPT,
+    "Reclaim": Fit.RECLAIM,
+    "Fit": Fit.FIT,
 }
 _ALLOWED = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 
@@ -123,11 +123,11 @@ def _state(case: Case) -> State:
     return _engine(case)._state
 
 
-def _cells(usage: Mapping[str, Mapping[str, int]]) -> dict[Cell, int]:
+def _cells(usage: Mapping[str, Mapping[str, int]]) -> dict[FlavorResource, int]:
     return {(flavor, resource): n for flavor, amounts in usage.items() for resource, n in amounts.items()}
 
 
-def _nested(cells: Mapping[Cell, int]) -> dict[str, dict[str, int]]:
+def _nested(cells: Mapping[FlavorResource, int]) -> dict[str, dict[str, int]]:
     result: dict[str, dict[str, int]] = {}
     for (flavor, resource), amount in cells.items():
         result.setdefault(flavor, {})[resource] = amount
@@ -184,8 +184,8 @@ def _ops(case: Case) -> dict[str, Any]:
     for names, move in ((case.get("remove", ()), state.ledger.refund), (case.get("add", ()), state.ledger.charge)):
         for name in names:
             record = next(r for r in state.workloads.values() if name in (r.info.key[1], _key(r)))
-            assert record.holding is not None
-            move(record.holding.cluster_queue, record.holding.usage)
+            assert record.reservation is not None
+            move(record.reservation.cluster_queue, record.reservation.usage)
     return _tree(case, state)
 
 
@@ -343,10 +343,10 @@ def _fair_order(case: Case) -> dict[str, Any]:
 # --- victims
 
 
-def _assigned(case: Case) -> tuple[dict[Cell, int], frozenset[Cell]]:
+def _assigned(case: Case) -> tuple[dict[FlavorResource, int], frozenset[FlavorResource]]:
     requests = {p["name"]: _pod_requests(p) for p in case["incoming"]["spec"]["podSets"]}
     replaced = {p["name"]: p["count"] for p in (case.get("replacedSlice") or {}).get("podSets", ())}
-    needed: dict[Cell, int] = {}
+    needed: dict[FlavorResource, int] = {}
     contested = set()
     for pod_set in case["assignment"]["podSets"]:
         count = pod_set["count"]
@@ -374,12 +374,12 @@ def _victims(case: Case) -> dict[str, Any]:
     incoming = Record(read_workload(workload, boost=state.options.priority_boost), (), "")
     needed, contested = _assigned(case)
     queue = case["targetClusterQueue"]
-    found = find_victims(state, Want(incoming.info, queue, needed, contested), _now(case))
+    found = find_victims(state, PreemptionRequest(incoming.info, queue, needed, contested), _now(case))
     rows = []
     fields = {k for row in case["expected"]["preempted"] for k in row} or {"workload", "reason"}
     for victim in found:
-        assert victim.record.holding is not None
-        paths = [state.ledger.queue(q).path_name for q in (queue, victim.record.holding.cluster_queue)]
+        assert victim.record.reservation is not None
+        paths = [state.ledger.queue(q).path_name for q in (queue, victim.record.reservation.cluster_queue)]
         message = "" if victim.record.info.evicted else preemption_message(incoming, victim, *paths)
         row = {
             "workload": _key(victim.record),
@@ -417,7 +417,7 @@ def _simulated(case: Case) -> Oracle:
     simulation = case["preemptionSimulation"]
     overrides = {(o["flavor"], o["resource"]): o for o in simulation.get("overrides", ())}
 
-    def ask(cell: Cell, amount: int) -> tuple[Mode, int]:
+    def ask(cell: FlavorResource, amount: int) -> tuple[Fit, int]:
         answer = overrides.get(cell, simulation["default"])
         return _MODES[answer["possibility"]], answer["borrowAfter"]
 
@@ -440,7 +440,7 @@ def _flavors(case: Case) -> dict[str, Any]:
         replaced=replaced,
     )
     found = assign(state, queue, info.pod_sets, _simulated(case), rules)
-    if found.mode != Mode.NO_FIT:
+    if found.mode != Fit.NO_FIT:
         find_places(state, queue, info, found)
     state.journal.rollback(0)
     observed = gates.get("UnadmittedWorkloadsObservability", True)

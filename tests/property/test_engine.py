@@ -14,7 +14,7 @@ from serried.api.kueue import Admission, Workload
 from serried.api.meta import Condition, Key
 from serried.api.names import POD_SET, WORKLOAD
 from serried.api.quantity import resource_value
-from serried.quota.quotas import Cell, read_limits
+from serried.quota.quotas import FlavorResource, read_quotas
 from serried.schedule.cycle.nominate import nominate
 from serried.schedule.engine import Engine
 from tests.unit.schedule.objects import (
@@ -250,11 +250,11 @@ class EngineStory(RuleBasedStateMachine):
                 for resource in assignment.resource_usage:
                     assert world.capacity.free[world.capacity.lines[resource], row] >= 0, f"{values} is promised twice"
 
-    def nominal(self, name: str) -> dict[Cell, int]:
-        limits, _ = read_limits(quota(name, self.gpus[name]).spec)
+    def nominal(self, name: str) -> dict[FlavorResource, int]:
+        limits, _ = read_quotas(quota(name, self.gpus[name]).spec)
         return dict(limits.nominal)
 
-    def used(self, name: str) -> dict[Cell, int]:
+    def used(self, name: str) -> dict[FlavorResource, int]:
         status = self.engine.status(("", name))
         assert status is not None
         return {

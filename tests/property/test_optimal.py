@@ -26,12 +26,12 @@ from serried.place.options import PlaceOptions
 from serried.place.place import place
 from serried.place.result import NoPlacement
 from serried.place.search import Leaves, Search, Unfit, descend, find
-from serried.place.topology_request import Mode, Wish
+from serried.place.topology_request import TopologyMode, TopologyRequest
 from tests.property.test_placement import topology_requests, worlds
 from tests.unit.model.clusters import BLOCK, GPU, RACK, node
 
 LEVELS = ("block", "rack", HOSTNAME)
-MODES: tuple[Mode, ...] = ("required", "preferred", "unconstrained")
+MODES: tuple[TopologyMode, ...] = ("required", "preferred", "unconstrained")
 
 Path = tuple[str, ...]
 
@@ -41,7 +41,7 @@ class Case:
     """What fits on each leaf, and what is asked for."""
 
     room: dict[Path, int]
-    mode: Mode
+    mode: TopologyMode
     level: int
     #: (level, size) of each layer of slices
     layers: tuple[tuple[int, int], ...]
@@ -91,7 +91,7 @@ def search_for(case: Case) -> tuple[list[Path], Search]:
     for (above, _), (here, size) in zip(case.layers, case.layers[1:], strict=False):
         inner[above + 1 : here + 1] = [size] * (here - above)
     slice_level, size = case.layers[0] if case.layers else (case.depth - 1, 1)
-    wish = Wish(case.mode, case.level, size, slice_level, case.layers, tuple(inner))
+    wish = TopologyRequest(case.mode, case.level, size, slice_level, case.layers, tuple(inner))
     counts = count_up(tree, wish, np.array([case.room[path] for path in paths]), None, None, None)
     return paths, Search(tree, counts, wish, case.count // size, False, True, np.ones(len(paths), dtype=np.bool_))
 

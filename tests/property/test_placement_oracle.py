@@ -14,7 +14,7 @@ from serried.model.topology import Tree, build
 from serried.place.balanced import place_balanced
 from serried.place.counts import count_up
 from serried.place.search import Search, Unfit, descend, find
-from serried.place.topology_request import Mode, Wish
+from serried.place.topology_request import TopologyMode, TopologyRequest
 from tests.property.placement_oracle import Leaf, Oracle, Request, Result
 from tests.unit.model.clusters import node
 
@@ -74,7 +74,7 @@ def searched(leaves: list[Leaf], request: Request) -> Result:
     tree = tree_of(leaves)
     mode: Any = request.mode
     layers = ((request.slice_level, request.size),) if request.size > 1 else ()
-    wish = Wish(_mode(mode), request.level, request.size, request.slice_level, layers, request.inner)
+    wish = TopologyRequest(_mode(mode), request.level, request.size, request.slice_level, layers, request.inner)
     pods = np.array([leaf.pods for leaf in leaves])
     beside = np.array([leaf.pods_with_leader for leaf in leaves]) if request.leader else None
     hosts = np.array([int(leaf.hosts_leader) for leaf in leaves]) if request.leader else None
@@ -96,7 +96,7 @@ def searched(leaves: list[Leaf], request: Request) -> Result:
     return taken, host
 
 
-def _mode(mode: Any) -> Mode:
+def _mode(mode: Any) -> TopologyMode:
     return mode  # type: ignore[no-any-return]
 
 

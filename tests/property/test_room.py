@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serried.model import fit_cache
 from serried.model.capacity import Capacity, Ints, Vector, add, amounts, fits, fits_beside
-from serried.model.fit_cache import Rooms
+from serried.model.fit_cache import FitCache
 
 RESOURCES = ("cpu", "memory", "gpu")
 requests = st.dictionaries(st.sampled_from([*RESOURCES, "nobody has it"]), st.integers(0, 5), max_size=3)
@@ -20,7 +21,7 @@ step = st.one_of(
 )
 
 
-def agrees(capacity: Capacity, rooms: Rooms, vector: Vector, other: Vector | None, *, empty: bool) -> None:
+def agrees(capacity: Capacity, rooms: FitCache, vector: Vector, other: Vector | None, *, empty: bool) -> None:
     array = capacity.unheld if empty else capacity.free
 
     def free(line: int) -> Ints:
@@ -40,11 +41,11 @@ def agrees(capacity: Capacity, rooms: Rooms, vector: Vector, other: Vector | Non
 @given(st.lists(step, max_size=40), st.sampled_from([1, 64, 16_384]), st.sampled_from([2, 4096]))
 def test_what_is_remembered_is_what_there_is(steps: list[tuple[str, tuple]], few: int, changes: int) -> None:  # type: ignore[type-arg]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "_FEW", few)
-        patch.setattr(room, "_CHANGES", changes)
-        patch.setattr(room, "_KINDS", 3)
+        patch.setattr(fit_cache, "_FEW", few)
+        patch.setattr(fit_cache, "_CHANGES", changes)
+        patch.setattr(fit_cache, "_KINDS", 3)
         capacity = Capacity()
-        rooms = Rooms(capacity)
+        rooms = FitCache(capacity)
         seen: list[tuple[dict[str, int], dict[str, int] | None, bool]] = []
         for what, details in steps:
             if what == "allocatable":

@@ -216,7 +216,7 @@ class Controller:
     async def _steps(self, resource: Resource[Any], key: Key) -> Sequence[Step]:
         if resource is WORKLOADS:
             return lifecycle.steps_without_job(self.state.view_of_workload(key), self._clock())
-        if key in self.state.bereft and not await self._is_there(key):
+        if key in self.state.possibly_deleted and not await self._is_there(key):
             return []  # the watch will bring its end
         return lifecycle.next_steps(self.state.view(key), self._clock())
 
@@ -226,7 +226,7 @@ class Controller:
             self._observe(JOBS, await self._cluster.get(JOBS, key[1], key[0]))
         except NotFound:
             return False
-        self.state.bereft.discard(key)
+        self.state.possibly_deleted.discard(key)
         return True
 
     async def _do(self, subject: Subject, step: Step) -> None:

@@ -66,7 +66,7 @@ class View:
     #: value of kubernetes.io/hostname → name of the node, None where there is none
     node_of: Callable[[str], str | None]
     #: (levels, values, tolerations) → whether pods with them can still go to that domain
-    is_open: Callable[[Sequence[str], Sequence[str], Sequence[Toleration]], bool]
+    is_schedulable: Callable[[Sequence[str], Sequence[str], Sequence[Toleration]], bool]
     #: Workload → the hosts on which it holds more than there is
     overbooked: Callable[[Key], Collection[str]]
 
@@ -265,11 +265,11 @@ def _eviction(
     tolerations += [t for update in updates for t in update.tolerations]
     overbooked = view.overbooked(workload.key) if plan else ()
 
-    def is_open(levels: Sequence[str], values: Values) -> bool:
+    def is_schedulable(levels: Sequence[str], values: Values) -> bool:
         full = levels[-1] == names.HOSTNAME and values[-1] in overbooked
-        return not full and view.is_open(levels, values, tolerations)
+        return not full and view.is_schedulable(levels, values, tolerations)
 
-    closed = closed_places(gang, plan, is_open, view.node_of, every=every)
+    closed = closed_places(gang, plan, is_schedulable, view.node_of, every=every)
     if not closed:
         return None
     shown = ", ".join("/".join(values) for values in closed[:_PLACES_NAMED])

@@ -23,7 +23,7 @@ from serried.jobs import job as jobs
 from serried.jobs.adjust import adjusted
 from serried.jobs.podset import workload_name
 from serried.model.nodes import same_for_placement
-from serried.model.schedulable import is_open, overbooked
+from serried.model.schedulable import is_schedulable, overbooked
 from serried.schedule.engine import Engine
 
 T = TypeVar("T", bound=Object)
@@ -55,7 +55,7 @@ class State:
         #: (namespace, Job name) → names of its live pods that no start of ours made
         self._unplanned: defaultdict[Key, set[str]] = defaultdict(set)
         #: Jobs whose Workload was deleted: perhaps because they are gone, which their watch has not brought yet
-        self.bereft: set[Key] = set()
+        self.possibly_deleted: set[Key] = set()
         #: (namespace, Job name) → keys of the Workloads that name it as their owner
         self._workloads_of: defaultdict[Key, set[Key]] = defaultdict(set)
 
@@ -80,7 +80,7 @@ class State:
             priority_classes=self.priority_classes,
             runtime_classes=self.runtime_classes,
             node_of=self.engine.world.node_of,
-            is_open=partial(is_open, self.engine.world),
+            is_schedulable=partial(is_schedulable, self.engine.world),
             overbooked=partial(overbooked, self.engine.world),
         )
 
@@ -99,7 +99,7 @@ class State:
         key = _key(old, new)
         if new is None:
             self.jobs.pop(key, None)
-            self.bereft.discard(key)
+            self.possibly_deleted.discard(key)
         else:
             self.jobs[key] = new
         self._mark(key)
@@ -118,7 +118,7 @@ class State:
             if owner is None:
                 self._mark_without_workload()  # one of them may have waited for its name
             elif owner in self.jobs:
-                self.bereft.add(owner)
+                self.possibly_deleted.add(owner)
             return
         self.workloads[key] = new
         self._tell_engine(new)

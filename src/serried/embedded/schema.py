@@ -65,7 +65,7 @@ class Schema:
         int_or_string = bool(source.get("x-kubernetes-int-or-string"))
         checks = tuple(_checks(source))
         kind = "" if int_or_string else source.get("type", "")
-        is_open = bool(source.get("x-kubernetes-preserve-unknown-fields")) or additional is True
+        is_schedulable = bool(source.get("x-kubernetes-preserve-unknown-fields")) or additional is True
         below = Schema.read(additional) if isinstance(additional, Mapping) else None
         rules = tuple(
             Rule(each["rule"], each.get("message", "")) for each in source.get("x-kubernetes-validations", ())
@@ -79,13 +79,13 @@ class Schema:
             defaulted=tuple(name for name, node in properties.items() if node.default is not _ABSENT),
             required=tuple(source.get("required", ())),
             additional=below,
-            open=is_open,
+            open=is_schedulable,
             items=item,
             unique_by=_unique_by(source),
             checks=(*((_int_or_string,) if int_or_string else ()), *checks),
             rules=rules,
             has_rules=bool(rules) or any(node.has_rules for node in (*properties.values(), below, item) if node),
-            opaque=is_open and not properties and not source.get("required") and not checks and not rules,
+            opaque=is_schedulable and not properties and not source.get("required") and not checks and not rules,
         )
 
     def apply(self, value: Any, path: str, problems: Problems) -> None:

@@ -155,7 +155,7 @@ def _stands_at(member: Member, plan: PodSetPlan, place: int, node_of: Callable[[
 def closed_places(
     gang: Gang,
     plans: Mapping[str, PodSetPlan],
-    is_open: Callable[[tuple[str, ...], Values], bool],
+    is_schedulable: Callable[[tuple[str, ...], Values], bool],
     node_of: Callable[[str], str | None],
     *,
     every: bool,
@@ -168,11 +168,11 @@ def closed_places(
     closed: dict[Values, None] = {}
     if gang.counts[Stage.RELEASED]:
         steered = {m.node: None for m in gang if m.stage is Stage.RELEASED and not m.deleting and m.node}
-        closed.update(((host,), None) for host in steered if not is_open((names.HOSTNAME,), (host,)))
+        closed.update(((host,), None) for host in steered if not is_schedulable((names.HOSTNAME,), (host,)))
     for plan in plans.values():
         wanted = set(range(len(plan.places))) if every else _awaited(gang, plan, node_of)
         distinct = dict.fromkeys(plan.places[p] for p in sorted(wanted))
-        closed.update((values, None) for values in distinct if not is_open(plan.levels, values))
+        closed.update((values, None) for values in distinct if not is_schedulable(plan.levels, values))
     return list(closed)
 
 

@@ -33,7 +33,7 @@ class _Entry:
     seen: int
 
 
-class Rooms:
+class FitCache:
     """Remembers what fits, for the kinds of pods asked for last. Trials and their undoing are changes like others."""
 
     def __init__(self, capacity: Capacity) -> None:

@@ -15,7 +15,7 @@ from serried.model.requests import PodSetRequest
 
 
 @dataclass(eq=False)
-class Share:
+class PodSetHold:
     """What the pods of one pod set hold, domain by domain.
 
     Everything is charged to rows (nodes). In a domain that is one host, that is clear. In a larger one kube-scheduler
@@ -60,7 +60,7 @@ class Share:
         """Whether its domains are larger than a host."""
         return bool(self.levels) and self.levels != (HOSTNAME,)
 
-    def land(self, pod: Key, domain: int, row: int) -> int:
+    def bind_seen(self, pod: Key, domain: int, row: int) -> int:
         """A pod was seen on a node of a domain in which pods are expected. Returns the row where it was charged."""
         expected = self.expected[domain]
         source = row if row in expected else next(reversed(expected))
@@ -83,7 +83,7 @@ class Hold:
 
     placements: tuple[Placement, ...]
     pod_sets: tuple[PodSetRequest, ...]
-    shares: tuple[Share, ...]
+    shares: tuple[PodSetHold, ...]
     #: it is for a workload that waits until others have left: what is theirs is still there beside it
     promised: bool = False
     #: some of its domains are larger than a host
@@ -101,7 +101,7 @@ class Hold:
                     yield share.vector, row, count
 
 
-def short_rows(shares: Iterable[Share], free: Ints) -> set[int]:
+def short_rows(shares: Iterable[PodSetHold], free: Ints) -> set[int]:
     """The rows on which there is less than nothing of what shares take there."""
     found: set[int] = set()
     for share in shares:
@@ -110,8 +110,8 @@ def short_rows(shares: Iterable[Share], free: Ints) -> set[int]:
     return found
 
 
-def reckon(array: Ints, usable: Bools, vector: Vector, rows: Ints, count: int) -> Ints:
-    """How many of `count` pods to reckon at each of the rows of one domain.
+def estimate(array: Ints, usable: Bools, vector: Vector, rows: Ints, count: int) -> Ints:
+    """How many of `count` pods to estimate at each of the rows of one domain.
 
     As many as fit, from the first row on. What then is left over (the domain is only large enough as a whole) goes
     to the first usable row.

@@ -15,7 +15,9 @@ from serried.model.holds import short_rows
 from serried.model.world import World
 
 
-def is_open(world: World, levels: Sequence[str], values: Sequence[str], tolerations: Sequence[Toleration]) -> bool:
+def is_schedulable(
+    world: World, levels: Sequence[str], values: Sequence[str], tolerations: Sequence[Toleration]
+) -> bool:
     """Whether pods with these tolerations can still go to a domain: a node there is ready, not cordoned, and has no
     taint that keeps them off."""
     nodes = world.nodes

@@ -13,8 +13,8 @@ from serried.api.core import Node, Pod
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
 from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
-from serried.model.fit_cache import Rooms
-from serried.model.holds import Hold, Share, by_name, reckon, short_rows
+from serried.model.fit_cache import FitCache
+from serried.model.holds import Hold, PodSetHold, by_name, estimate, short_rows
 from serried.model.journal import Journal
 from serried.model.nodes import NAME_FIELD, Nodes, allocatable, same_for_placement
 from serried.model.placement import Placement
@@ -38,7 +38,7 @@ class World:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.capacity = Capacity()
-        self.rooms = Rooms(self.capacity)
+        self.rooms = FitCache(self.capacity)
         self.nodes = Nodes(self.capacity.rows)
         self.topologies: dict[str, Topology] = {}
         self.flavors: dict[str, ResourceFlavor] = {}
@@ -257,7 +257,7 @@ class World:
             domain = share.domains.get(tuple(labels.get(level, "") for level in share.levels))
             if domain is None or not share.expected[domain]:
                 continue
-            source = share.land(key, domain, pod.row)
+            source = share.bind_seen(key, domain, pod.row)
             if source == pod.row:
                 return "as is"
             self._shift(share, source, -1)
@@ -265,7 +265,7 @@ class World:
             return "moved"
         return ""
 
-    def _shift(self, share: Share, row: int, pods: int) -> None:
+    def _shift(self, share: PodSetHold, row: int, pods: int) -> None:
         """Charges so many pods of a share more (or fewer) to a row."""
         before = share.charged.get(row, 0)
         share.charged[row] = now = before + pods
@@ -286,7 +286,7 @@ class World:
                 if domain == here or row in expected:
                     self._settle(share, domain)
 
-    def _settle(self, share: Share, domain: int) -> bool:
+    def _settle(self, share: PodSetHold, domain: int) -> bool:
         """Moves what is charged for expected pods of a domain from nodes that are closed, or not in it any more, to
         others in it, if there are any. Returns whether anything was moved."""
         expected = share.expected[domain]
@@ -389,8 +389,8 @@ class World:
             if pod.counted == (pod_key in uncounted):
                 self._count(pod, -1 if pod.counted else 1)
 
-    def _share(self, placement: Placement, vector: Vector, problems: list[str]) -> Share:
-        share = Share(placement.pod_set, vector)
+    def _share(self, placement: Placement, vector: Vector, problems: list[str]) -> PodSetHold:
+        share = PodSetHold(placement.pod_set, vector)
         if not placement.levels:
             return share
         hosts = placement.levels[-1] == names.HOSTNAME
@@ -418,11 +418,11 @@ class World:
         return share
 
     def _reckoned(self, vector: Vector, rows: Ints, count: int) -> dict[int, int]:
-        taken = reckon(self.capacity.free, self.nodes.usable, vector, rows, count)
+        taken = estimate(self.capacity.free, self.nodes.usable, vector, rows, count)
         at = np.flatnonzero(taken)
         return dict(zip(rows[at].tolist(), taken[at].tolist(), strict=True))
 
-    def _charge_share(self, share: Share, sign: int) -> None:
+    def _charge_share(self, share: PodSetHold, sign: int) -> None:
         rows, counts = share.rows_and_counts()
         self._add(self.capacity.free, share.vector, rows, amounts(share.vector, counts), -sign)
         self.nodes.references[rows] += sign
@@ -439,7 +439,7 @@ class World:
             rows = np.concatenate(parts)
             taken = np.concatenate(
                 [
-                    reckon(array, self.nodes.usable, vector, part, count)
+                    estimate(array, self.nodes.usable, vector, part, count)
                     for part, count in zip(parts, counts.tolist(), strict=True)
                 ]
             )

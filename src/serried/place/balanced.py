@@ -48,16 +48,16 @@ def place_balanced(search: Search) -> Leaves | None:
     best, candidate = _best_candidate(search)
     if candidate is None:
         return None
-    level, size = search.wish.level, search.wish.size
+    level, size = search.request.level, search.request.size
     domains = np.arange(len(candidate.counts[0].pods))
-    if level < search.wish.slice_level:
+    if level < search.request.slice_level:
         chosen = _select(search, candidate.counts[0], _by_entropy(search, candidate))
         if chosen is None:
             return None
         first = candidate.span.ranges[0][0]
         domains = children_of(search.tree, level, chosen + first) - candidate.span.ranges[1][0]
         level += 1
-    counts = candidate.counts[level - search.wish.level]
+    counts = candidate.counts[level - search.request.level]
     chosen = _select(search, counts, domains)
     if chosen is None:
         return None
@@ -72,9 +72,9 @@ def place_balanced(search: Search) -> Leaves | None:
     if int(extra.sum()) < surplus:
         return None
     pruned = replace(search, counts=_whole(search, candidate))
-    domains = listed + candidate.span.ranges[level - search.wish.level][0]
+    domains = listed + candidate.span.ranges[level - search.request.level][0]
     filled = Filled(domains, extra + best, int(domains[0]) if search.leader else -1, True)
-    while level < search.wish.slice_level:
+    while level < search.request.slice_level:
         divided = divide_each(pruned, level, filled.domains, filled.amounts * size, filled.leader, size)
         if divided is None:
             return None
@@ -86,7 +86,7 @@ def place_balanced(search: Search) -> Leaves | None:
 
 def _best_candidate(search: Search) -> tuple[int, _Candidate | None]:
     """The threshold (0: none) and the pruned set of siblings that wins."""
-    level = search.wish.level
+    level = search.request.level
     if level == 0:
         spans = [(0, search.tree.levels[0].size)]
     else:
@@ -95,7 +95,7 @@ def _best_candidate(search: Search) -> tuple[int, _Candidate | None]:
     best, fewest, winner = 0, 0, None
     for low, high in spans:
         span = Span(search.tree, level, low, high)
-        pooled = min(level + 1, search.wish.slice_level)
+        pooled = min(level + 1, search.request.slice_level)
         start, end = span.ranges[pooled - level]
         counts = _part(search.counts[pooled], start, end)
         greedy = _greedy(search, counts, np.arange(end - start))
@@ -162,7 +162,7 @@ def _part(counts: Counts, low: int, high: int) -> Counts:
 
 def _pruned(search: Search, span: Span, threshold: int) -> _Candidate:
     """The span without the domains, on its first two levels, that hold less than the threshold."""
-    tree, level, lowest = search.tree, search.wish.level, len(search.tree.levels) - 1
+    tree, level, lowest = search.tree, search.request.level, len(search.tree.levels) - 1
     leaves = _own(_part(search.counts[lowest], *span.ranges[-1]), search.leader)
     if level < lowest:
         below = _part(search.counts[level + 1], *span.ranges[1])
@@ -173,7 +173,7 @@ def _pruned(search: Search, span: Span, threshold: int) -> _Candidate:
         _clear(leaves, none, no_leader)
     counts = count_up(
         tree,
-        replace(search.wish, inner=(0,) * len(tree.levels)),
+        replace(search.request, inner=(0,) * len(tree.levels)),
         leaves.pods,
         leaves.pods_with_leader if search.leader else None,
         leaves.leader if search.leader else None,
@@ -223,7 +223,7 @@ def _clear(counts: Counts, none: Bools, no_leader: Bools) -> None:
 def _by_entropy(search: Search, candidate: _Candidate) -> Ints:
     """The span's first domains: leader hosts first, then most slices, then those with the most even children."""
     counts, below = candidate.counts[0], candidate.counts[1].pods
-    bounds = candidate.span.children(search.tree, search.wish.level)
+    bounds = candidate.span.children(search.tree, search.request.level)
     total = np.repeat(np.add.reduceat(below, bounds[:-1]), np.diff(bounds))
     share = np.where(below > 0, below / np.maximum(total, 1), 1.0)
     entropy = np.add.reduceat(-share * np.log2(share), bounds[:-1])
@@ -241,7 +241,7 @@ def _select(search: Search, counts: Counts, listed: Ints) -> Ints | None:
     greedy = _greedy(search, counts, listed)
     if greedy is None:
         return None
-    n, pods = greedy.taken, search.need * search.wish.size
+    n, pods = greedy.taken, search.need * search.request.size
     usable = listed[(counts.slices[listed] > 0) | (counts.leader[listed] > 0)]
     usable = _enough_of_each(counts, usable, n)
     most = int(max(counts.pods[usable].max(initial=0), counts.pods_with_leader[usable].max(initial=0)))
@@ -302,9 +302,9 @@ def _enough_of_each(counts: Counts, listed: Ints, n: int) -> Ints:
 
 def _whole(search: Search, candidate: _Candidate) -> list[Counts]:
     """The candidate's counts as counts of the whole tree, with nothing anywhere else."""
-    found = list(search.counts[: search.wish.level])
+    found = list(search.counts[: search.request.level])
     for (low, high), counts, whole in zip(
-        candidate.span.ranges, candidate.counts, search.counts[search.wish.level :], strict=True
+        candidate.span.ranges, candidate.counts, search.counts[search.request.level :], strict=True
     ):
         domains = slice(low, high)
         found.append(

@@ -8,7 +8,7 @@ import numpy as np
 
 from serried.model.capacity import Ints
 from serried.model.topology import Tree
-from serried.place.topology_request import Wish
+from serried.place.topology_request import TopologyRequest
 
 _MANY = np.iinfo(np.int64).max
 
@@ -35,7 +35,7 @@ class Counts:
 
 def count_up(
     tree: Tree,
-    wish: Wish,
+    request: TopologyRequest,
     pods: Ints,
     with_leader: Ints | None,
     leader: Ints | None,
@@ -59,15 +59,15 @@ def count_up(
         if level < lowest:
             below = found[-1]
             bounds = tree.levels[level].children[:-1] if span is None else span.children(tree, level)[:-1]
-            inner = wish.inner[level + 1]
+            inner = request.inner[level + 1]
             whole = below.pods // inner * inner if inner else below.pods
             pods = np.add.reduceat(whole, bounds)
-            slices = np.add.reduceat(below.slices, bounds) if level < wish.slice_level else pods
+            slices = np.add.reduceat(below.slices, bounds) if level < request.slice_level else pods
             slices_with_leader = slices
             if with_leader is not None and leader is not None:
                 with_whole = below.pods_with_leader // inner * inner if inner else below.pods_with_leader
                 with_leader = _less_least_loss(pods, whole - with_whole, below.leader, bounds)
-                if level < wish.slice_level:
+                if level < request.slice_level:
                     loss = below.slices - below.slices_with_leader
                     slices_with_leader = _less_least_loss(slices, loss, below.leader, bounds)
                 leader = np.maximum.reduceat(leader, bounds)
@@ -75,13 +75,13 @@ def count_up(
                 score = np.add.reduceat(score, bounds)
         else:
             slices = slices_with_leader = pods
-        if level == wish.slice_level:
-            slices = pods // wish.size if wish.size > 1 else pods
+        if level == request.slice_level:
+            slices = pods // request.size if request.size > 1 else pods
             if with_leader is None:
                 slices_with_leader = slices
             else:
-                slices_with_leader = with_leader // wish.size if wish.size > 1 else with_leader
-        elif level > wish.slice_level:
+                slices_with_leader = with_leader // request.size if request.size > 1 else with_leader
+        elif level > request.slice_level:
             slices = slices_with_leader = np.zeros_like(pods)
         found.append(
             Counts(

@@ -14,7 +14,7 @@ from serried.place.search import Search, Unfit
 
 
 @dataclass(eq=False)
-class Room:
+class LeafFit:
     """What fits on each leaf of a tree, and why no more."""
 
     #: leaves that have a usable node
@@ -33,11 +33,11 @@ class Room:
     score: Ints | None
 
 
-def explain(search: Search, room: Room, unfit: Unfit, pod_set: str, topology: str, count: int) -> NoPlacement:
+def explain(search: Search, fit: LeafFit, unfit: Unfit, pod_set: str, topology: str, count: int) -> NoPlacement:
     """The answer for a pod set of `count` pods that the search found no place for."""
-    tree, wish = search.tree, search.wish
-    excluded, which, names = _exclusions(room)
-    together = wish.mode == "required"
+    tree, request = search.tree, search.request
+    excluded, which, names = _exclusions(fit)
+    together = request.mode == "required"
     best: tuple[str, ...] = ()
     leaves = slice(None)
     counts = search.counts[unfit.level]
@@ -54,27 +54,27 @@ def explain(search: Search, room: Room, unfit: Unfit, pod_set: str, topology: st
         leaves = slice(low, high)
     return NoPlacement(
         pod_set,
-        _message(search, room, unfit, topology, count, excluded),
+        _message(search, fit, unfit, topology, count, excluded),
         level=tree.keys[unfit.level],
         needed=search.need,
         fits=fits,
-        slice_size=wish.size,
+        slice_size=request.size,
         beside_leader=search.leader,
         best_domain=best,
-        total_nodes=int(room.present.sum()),
+        total_nodes=int(fit.present.sum()),
         excluded=excluded,
         limited_by=_tally(which[leaves], names),
     )
 
 
-def _message(search: Search, room: Room, unfit: Unfit, topology: str, count: int, excluded: dict[str, int]) -> str:
-    wish = search.wish
-    unit = "pod" if wish.size == 1 else "slice"
-    if len(wish.layers) > 1:
+def _message(search: Search, fit: LeafFit, unfit: Unfit, topology: str, count: int, excluded: dict[str, int]) -> str:
+    request = search.request
+    unit = "pod" if request.size == 1 else "slice"
+    if len(request.layers) > 1:
         text = f'topology "{topology}" doesn\'t allow to fit'
         text += "".join(
             f"; {fits}/{count // size} slice(s) fit on level {search.tree.keys[level]}"
-            for (level, size), fits in zip(wish.layers, _layer_fits(search, unfit.level), strict=True)
+            for (level, size), fits in zip(request.layers, _layer_fits(search, unfit.level), strict=True)
         )
     elif unfit.fits == 0:
         text = f'topology "{topology}" doesn\'t allow to fit any of {search.need} {unit}(s)'
@@ -82,7 +82,7 @@ def _message(search: Search, room: Room, unfit: Unfit, topology: str, count: int
         text = f'topology "{topology}" allows to fit only {unfit.fits} out of {search.need} {unit}(s)'
     if excluded:
         items = ", ".join(sorted(f"{name}: {number}" for name, number in excluded.items()))
-        text += f". Total nodes: {int(room.present.sum())}; excluded: {items}"
+        text += f". Total nodes: {int(fit.present.sum())}; excluded: {items}"
     return text
 
 
@@ -92,7 +92,7 @@ def _layer_fits(search: Search, level: int) -> list[int]:
     best = int(np.argmax(np.where(search.exists(level), search.counts[level].slices, -1)))
     found = []
     low, high, at = best, best + 1, level
-    for layer, size in search.wish.layers:
+    for layer, size in search.request.layers:
         for above in tree.levels[at:layer]:
             low, high = int(above.children[low]), int(above.children[high])
         at = layer
@@ -100,24 +100,24 @@ def _layer_fits(search: Search, level: int) -> list[int]:
     return found
 
 
-def _exclusions(room: Room) -> tuple[dict[str, int], Ints, list[str]]:
+def _exclusions(fit: LeafFit) -> tuple[dict[str, int], Ints, list[str]]:
     """How many leaves each filter or resource excludes, and per leaf which resource runs out first.
 
     The latter as index into the names returned last, -1 where a filter excludes the leaf.
     """
     excluded: dict[str, int] = {}
-    open_ = room.present.copy()
-    if room.mask is not None:
-        numbers = np.bincount(room.mask.excluded_by[open_], minlength=len(room.mask.names)).tolist()
-        excluded |= {name: n for name, n in zip(room.mask.names[1:], numbers[1:], strict=True) if n}
-        open_ &= room.mask.allowed
-    if room.within is not None:
-        outside = int((open_ & ~room.within).sum())
+    open_ = fit.present.copy()
+    if fit.mask is not None:
+        numbers = np.bincount(fit.mask.excluded_by[open_], minlength=len(fit.mask.names)).tolist()
+        excluded |= {name: n for name, n in zip(fit.mask.names[1:], numbers[1:], strict=True) if n}
+        open_ &= fit.mask.allowed
+    if fit.within is not None:
+        outside = int((open_ & ~fit.within).sum())
         if outside:
             excluded["topologyDomain"] = outside
-        open_ &= room.within
-    which, names = limiting(room.free, room.vector, len(open_))
-    full = _tally(which[open_ & (room.pods == 0)], names)
+        open_ &= fit.within
+    which, names = limiting(fit.free, fit.vector, len(open_))
+    full = _tally(which[open_ & (fit.pods == 0)], names)
     excluded |= {f'resource "{name}"': n for name, n in full.items()}
     return excluded, np.where(open_, which, -1), names
 

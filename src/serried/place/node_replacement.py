@@ -13,7 +13,7 @@ from serried.model.capacity import Bools, Ints
 from serried.model.placement import Domain, Placement
 from serried.model.topology import Tree
 from serried.place.counts import Span
-from serried.place.topology_request import Wish
+from serried.place.topology_request import TopologyRequest
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ Layers = Sequence[tuple[int, int]]
 
 
 def gap(
-    tree: Tree, wish: Wish, kept: Sequence[Domain], beside: Sequence[Domain], lost: int
-) -> tuple[Wish, Layers, Bools | None]:
-    """How to look for `lost` pods beside the kept ones: by which wish, and within which leaves (None: anywhere); and
-    the layers whose slices must come out whole, whatever the wish says of them.
+    tree: Tree, request: TopologyRequest, kept: Sequence[Domain], beside: Sequence[Domain], lost: int
+) -> tuple[TopologyRequest, Layers, Bools | None]:
+    """How to look for `lost` pods beside the kept ones: by which request, and within which leaves (None: anywhere); and
+    the layers whose slices must come out whole, whatever the request says of them.
 
     A slice that was broken is made whole where it is. Otherwise the pods have only to stay together at the level that
     is required: with the kept ones, or if there are none, with those of their group (`beside`).
     """
-    broken = [(level, size) for level, size in wish.layers if lost % size] if kept else []
-    if broken and lost % wish.size:
+    broken = [(level, size) for level, size in request.layers if lost % size] if kept else []
+    if broken and lost % request.size:
         level, size = broken[-1]
         pods: dict[int, int] = {}
         for values, count in kept:
@@ -63,14 +63,14 @@ def gap(
             pods[domain] = pods.get(domain, 0) + count
         domain = next((d for d in sorted(pods) if (pods[d] + lost) % size == 0), -1)
         if domain < 0:
-            return wish, (), None
-        whole = [layer for layer in wish.layers if lost % layer[1] == 0]
+            return request, (), None
+        whole = [layer for layer in request.layers if lost % layer[1] == 0]
         # As in Kueue, the innermost one goes first: it does for all, nearly always.
-        return sliced(tree, wish, whole[-1:]), whole, _leaves(tree, level, domain)
+        return sliced(tree, request, whole[-1:]), whole, _leaves(tree, level, domain)
     anchor = (*kept, *beside)
-    if wish.mode == "required" and anchor:
-        return wish, (), _leaves(tree, wish.level, _ancestor(tree, anchor[0][0], wish.level))
-    return wish, (), None
+    if request.mode == "required" and anchor:
+        return request, (), _leaves(tree, request.level, _ancestor(tree, anchor[0][0], request.level))
+    return request, (), None
 
 
 def are_whole(tree: Tree, layers: Layers, leaves: Ints, pods: Ints) -> bool:
@@ -85,13 +85,13 @@ def are_whole(tree: Tree, layers: Layers, leaves: Ints, pods: Ints) -> bool:
     return True
 
 
-def sliced(tree: Tree, wish: Wish, layers: Layers) -> Wish:
-    """The wish with these layers of slices."""
+def sliced(tree: Tree, request: TopologyRequest, layers: Layers) -> TopologyRequest:
+    """The request with these layers of slices."""
     slice_level, size = layers[0] if layers else (len(tree.levels) - 1, 1)
     inner = [0] * len(tree.levels)
     for (above, _), (here, inner_size) in pairwise(layers):
         inner[above + 1 : here + 1] = [inner_size] * (here - above)
-    return replace(wish, size=size, slice_level=slice_level, layers=tuple(layers), inner=tuple(inner))
+    return replace(request, size=size, slice_level=slice_level, layers=tuple(layers), inner=tuple(inner))
 
 
 def _ancestor(tree: Tree, values: Sequence[str], level: int) -> int:

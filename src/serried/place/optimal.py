@@ -50,10 +50,10 @@ def place_optimal(search: Search, limit: int) -> Leaves | None:
     Raises:
         LimitReached: that does not suffice to find the best placement, or to know that it is the best.
     """
-    wish = search.wish
+    request = search.request
     problem = _Problem(search, limit)
-    together = problem.spread >= wish.level
-    if not (together if wish.mode == "required" else int(problem.room[0].sum()) >= problem.count):
+    together = problem.spread >= request.level
+    if not (together if request.mode == "required" else int(problem.room[0].sum()) >= problem.count):
         return None
     amounts = problem.place()
     leaves = np.array(sorted(amounts), dtype=np.int64)
@@ -76,17 +76,18 @@ class _Problem:
     """Lists have one entry per level, top first; the arrays in them one per domain. Level -1 is the tree as a whole."""
 
     def __init__(self, search: Search, limit: int) -> None:
-        wish, self.tree = search.wish, search.tree
+        request, self.tree = search.request, search.tree
         self.left = limit
-        self.count = search.need * wish.size
+        self.count = search.need * request.size
         self.lowest = len(self.tree.levels) - 1
         #: a domain of this level gets a multiple of so many pods; each is a multiple of the one below
         self.unit = [
-            wish.size if level <= wish.slice_level else wish.inner[level] or 1 for level in range(self.lowest + 1)
+            request.size if level <= request.slice_level else request.inner[level] or 1
+            for level in range(self.lowest + 1)
         ]
         #: pods that a domain can get: any multiple of the unit up to this
         self.room: list[Ints] = [
-            counts.slices * wish.size if level <= wish.slice_level else counts.pods // unit * unit
+            counts.slices * request.size if level <= request.slice_level else counts.pods // unit * unit
             for level, (counts, unit) in enumerate(zip(search.counts, self.unit, strict=True))
         ]
         #: pods that fit into a domain, whole slices or not

@@ -17,13 +17,13 @@ from serried.model.topology import Tree
 from serried.model.world import World
 from serried.place.balanced import place_balanced
 from serried.place.counts import count_up
-from serried.place.explain import Room, explain
+from serried.place.explain import LeafFit, explain
 from serried.place.node_replacement import Replacement, are_whole, cut, gap, merge, sliced
 from serried.place.optimal import LimitReached, place_optimal
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.place.result import NoPlacement
 from serried.place.search import Leaves, Search, Unfit, descend, find
-from serried.place.topology_request import Wish, WishError, read_wish
+from serried.place.topology_request import TopologyRequest, TopologyRequestError, read_topology_request
 
 __all__ = ["PlaceOptions", "Replacement", "place"]
 
@@ -78,11 +78,11 @@ def place(
 
 
 @dataclass(frozen=True, eq=False)
-class _Ask:
+class PlacementRequest:
     """What is looked for: `count` pods of a pod set, within some leaves of a tree (None: anywhere)."""
 
     tree: Tree
-    wish: Wish
+    request: TopologyRequest
     workers: PodSetRequest
     leader: PodSetRequest | None
     count: int
@@ -158,14 +158,14 @@ class _Trial:
                 return NoPlacement(name, self.no_levels(), field="topologyRequest")
             return self.nowhere(workers), self.nowhere(workers if leader is None else leader)
         try:
-            wish = read_wish(workers.topology, tree.keys)
-        except WishError as error:
+            request = read_topology_request(workers.topology, tree.keys)
+        except TopologyRequestError as error:
             return NoPlacement(name, str(error), field=error.field)
-        ask = _Ask(tree, wish, workers, leader, workers.count, name)
+        ask = PlacementRequest(tree, request, workers, leader, workers.count, name)
         if self.replacement is not None and workers.name in self.replacement.current:
             return self.replace_lost(ask, self.replacement)
-        if workers.count % wish.size:
-            text = f"the number of pods, {workers.count}, is not a multiple of the slice size {wish.size}"
+        if workers.count % request.size:
+            text = f"the number of pods, {workers.count}, is not a multiple of the slice size {request.size}"
             return NoPlacement(name, text, field="count")
         if not workers.count:
             return self.nowhere(workers), self.nowhere(workers)
@@ -174,7 +174,7 @@ class _Trial:
             return scaled
         return self.afresh(ask)
 
-    def afresh(self, ask: _Ask) -> tuple[Placement, Placement] | NoPlacement:
+    def afresh(self, ask: PlacementRequest) -> tuple[Placement, Placement] | NoPlacement:
         leaves = self.search(ask)
         if isinstance(leaves, NoPlacement):
             return leaves
@@ -198,20 +198,20 @@ class _Trial:
 
     # --- the search
 
-    def search(self, ask: _Ask) -> Leaves | NoPlacement:
-        tree, wish = ask.tree, ask.wish
-        key = tree.keys[wish.level]
-        room = self.room(ask)
-        if not room.present.any():
+    def search(self, ask: PlacementRequest) -> Leaves | NoPlacement:
+        tree, request = ask.tree, ask.request
+        key = tree.keys[request.level]
+        fit = self.fit(ask)
+        if not fit.present.any():
             return NoPlacement(
-                ask.name, f"no topology domains at level: {key}", level=key, needed=ask.count // wish.size
+                ask.name, f"no topology domains at level: {key}", level=key, needed=ask.count // request.size
             )
-        counts = count_up(tree, wish, room.pods, room.with_leader, room.leader, room.score)
-        best_fit = wish.mode != "unconstrained" or not self.options.least_free_when_unconstrained
-        search = Search(tree, counts, wish, ask.count // wish.size, ask.leader is not None, best_fit, room.present)
+        counts = count_up(tree, request, fit.pods, fit.with_leader, fit.leader, fit.score)
+        best_fit = request.mode != "unconstrained" or not self.options.least_free_when_unconstrained
+        search = Search(tree, counts, request, ask.count // request.size, ask.leader is not None, best_fit, fit.present)
         fallback = ""
         if self.options.optimal:
-            fallback = _not_covered(ask, room)
+            fallback = _not_covered(ask, fit)
             if not fallback:
                 try:
                     best = place_optimal(search, self.options.optimal_limit)
@@ -220,7 +220,7 @@ class _Trial:
                 else:
                     if best is not None:
                         return best
-        if self.options.balanced and wish.mode == "preferred":
+        if self.options.balanced and request.mode == "preferred":
             balanced = place_balanced(search)
             if balanced is not None:
                 return replace(balanced, fallback=fallback)
@@ -231,9 +231,9 @@ class _Trial:
                 return replace(leaves, fallback=fallback)
             found = Unfit(found.level, 0)
         topology = self.world.flavors[self.flavor].spec.topology_name or self.flavor
-        return explain(search, room, found, ask.name, topology, ask.count)
+        return explain(search, fit, found, ask.name, topology, ask.count)
 
-    def room(self, ask: _Ask) -> Room:
+    def fit(self, ask: PlacementRequest) -> LeafFit:
         """What fits on each leaf now."""
         tree, nodes, workers = ask.tree, self.world.nodes, ask.workers
         present = tree.present(nodes.usable)
@@ -252,7 +252,7 @@ class _Trial:
             else:
                 pods = fits(free, vector, tree.leaves)
             pods *= allowed
-            return Room(present, ask.within, masked, free, vector, pods, None, None, score)
+            return LeafFit(present, ask.within, masked, free, vector, pods, None, None, score)
         own = self.world.capacity.vector(ask.leader.requests)
         if tree.host:
             by_row = self.world.rooms.beside(vector, own, assume_empty=self.assume_empty)
@@ -265,7 +265,7 @@ class _Trial:
         if ask.within is not None:
             hosts &= ask.within
         with_leader = np.where(hosts, beside, pods)
-        return Room(present, ask.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
+        return LeafFit(present, ask.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
 
     def mask(self, tree: Tree, pod_set: PodSetRequest) -> Mask | None:
         """What the filters say of the leaves; None where they are not asked, since the leaves are not hosts."""
@@ -310,7 +310,9 @@ class _Trial:
 
     # --- keeping places
 
-    def replace_lost(self, ask: _Ask, replacement: Replacement) -> tuple[Placement, Placement] | NoPlacement:
+    def replace_lost(
+        self, ask: PlacementRequest, replacement: Replacement
+    ) -> tuple[Placement, Placement] | NoPlacement:
         """New places for those pods of a group that were on the failed node: its workers first, then its leader."""
         workers, leader = ask.workers, ask.leader
         if replacement.lone_pod and self.options.keep_lone_pods:
@@ -319,16 +321,21 @@ class _Trial:
         lost = replacement.lost(workers.name)
         if leader is not None and replacement.lost(leader.name) and lost and not replacement.kept(workers.name):
             return self.afresh(_without(replace(ask, count=lost), replacement.unhealthy))
-        found = self.replace_lost_of(ask, replacement, workers, ask.wish, lead)
+        found = self.replace_lost_of(ask, replacement, workers, ask.request, lead)
         if leader is None or isinstance(found, NoPlacement):
             return found if isinstance(found, NoPlacement) else (found, found)
         # Of the request, which is the workers', slices are no matter of the leader's.
-        single = sliced(ask.tree, ask.wish, ())
+        single = sliced(ask.tree, ask.request, ())
         leads = self.replace_lost_of(ask, replacement, leader, single, found.domains)
         return leads if isinstance(leads, NoPlacement) else (found, leads)
 
     def replace_lost_of(
-        self, ask: _Ask, replacement: Replacement, pod_set: PodSetRequest, wish: Wish, beside: Sequence[Domain]
+        self,
+        ask: PlacementRequest,
+        replacement: Replacement,
+        pod_set: PodSetRequest,
+        request: TopologyRequest,
+        beside: Sequence[Domain],
     ) -> Placement | NoPlacement:
         """New places for the lost pods of one pod set. `beside`: where the rest of its group is."""
         tree, kept, lost = ask.tree, replacement.kept(pod_set.name), replacement.lost(pod_set.name)
@@ -341,22 +348,22 @@ class _Trial:
                 "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the "
                 f"stale domain {stale}",
             )
-        wish, whole, within = gap(tree, wish, kept, beside, lost)
-        if lost % wish.size:
+        request, whole, within = gap(tree, request, kept, beside, lost)
+        if lost % request.size:
             return NoPlacement(
                 ask.name, f"cannot find replacement assignment for unhealthy node: {replacement.unhealthy}"
             )
-        ask = replace(ask, workers=pod_set, leader=None, wish=wish, count=lost, within=within, beside_kept=True)
+        ask = replace(ask, workers=pod_set, leader=None, request=request, count=lost, within=within, beside_kept=True)
         ask = _without(ask, replacement.unhealthy)
         found = self.search(ask)
         if not isinstance(found, NoPlacement) and not are_whole(tree, whole, found.leaves, found.pods):
-            found = self.search(replace(ask, wish=sliced(tree, wish, whole)))
+            found = self.search(replace(ask, request=sliced(tree, request, whole)))
         if isinstance(found, NoPlacement):
             return found
         added = self.charge(tree, pod_set, found.leaves, found.pods)
         return replace(added, domains=merge(tree, kept, added.domains), fallback=found.fallback)
 
-    def scale(self, ask: _Ask) -> tuple[Placement, Placement] | NoPlacement | None:
+    def scale(self, ask: PlacementRequest) -> tuple[Placement, Placement] | NoPlacement | None:
         """Keeps the places of a pod set that was scaled; None when it has none that can be kept."""
         workers, leader, tree = ask.workers, ask.leader, ask.tree
         before = self.previous.get(workers.name)
@@ -367,7 +374,7 @@ class _Trial:
             return None
         had = sum(count for _, count in before.domains)
         more = workers.count - had
-        if had % ask.wish.size or (more <= 0 and leader is not None and leader_before is None):
+        if had % ask.request.size or (more <= 0 and leader is not None and leader_before is None):
             return None
         kept = cut(before.domains, workers.count)
         self.charge_domains(tree, workers, kept)
@@ -391,7 +398,7 @@ def _allowed(present: Bools, masked: Mask | None) -> Bools:
     return present if masked is None else present & masked.allowed
 
 
-def _without(ask: _Ask, hostname: str) -> _Ask:
+def _without(ask: PlacementRequest, hostname: str) -> PlacementRequest:
     """The same, but not on the node with this hostname."""
     leaf = ask.tree.leaf((hostname,)) if ask.tree.host else None
     if leaf is None:
@@ -401,13 +408,13 @@ def _without(ask: _Ask, hostname: str) -> _Ask:
     return replace(ask, within=within)
 
 
-def _not_covered(ask: _Ask, room: Room) -> str:
+def _not_covered(ask: PlacementRequest, fit: LeafFit) -> str:
     """Why optimal placement is not for this; "" if it is."""
     if ask.leader is not None:
         return "it does not cover pod set groups"
     if ask.beside_kept:
         return "other pods of the pod set keep their places"
-    if room.score is not None and np.ptp(room.score):
+    if fit.score is not None and np.ptp(fit.score):
         return "preferred node affinity ranks the nodes"
     return ""
 

@@ -13,7 +13,7 @@ from serried.model.capacity import Bools, Ints
 from serried.model.topology import Tree
 from serried.place.counts import Counts
 from serried.place.domain_order import Filled, fill, in_leader_order, in_order, leader_to_front, pick, sort
-from serried.place.topology_request import Wish
+from serried.place.topology_request import TopologyRequest
 
 
 @dataclass(eq=False)
@@ -22,7 +22,7 @@ class Search:
 
     tree: Tree
     counts: list[Counts]
-    wish: Wish
+    request: TopologyRequest
     #: slices to place
     need: int
     #: a leader has to be placed with them
@@ -68,16 +68,16 @@ class Unfit:
 
 def find(search: Search) -> Found | Unfit:
     """Looks for one domain at the level asked for; then, as the mode allows, higher up or in several domains."""
-    level = search.wish.level
+    level = search.request.level
     while True:
         counts = search.counts[level]
         alone = _one_domain(search, counts)
         if alone is not None:
             return Found(level, alone)
-        if search.wish.mode == "required":
+        if search.request.mode == "required":
             first = in_leader_order(counts, np.flatnonzero(search.exists(level)), search.best_fit)[0]
             return Unfit(level, int(counts.slices[first]))
-        if search.wish.mode == "unconstrained" or level == 0:
+        if search.request.mode == "unconstrained" or level == 0:
             return _several_domains(search, level)
         level -= 1
 
@@ -97,7 +97,7 @@ def _one_domain(search: Search, counts: Counts) -> Ints | None:
     first = int(np.argmax(fitting[listed]))
     if not search.best_fit:
         return listed[first : first + 1]
-    if first and search.wish.mode != "required":
+    if first and search.request.mode != "required":
         # Only the first is asked: one of a lower score is not preferred to several domains of a higher score.
         return None
     tail = listed[first:]
@@ -158,7 +158,7 @@ def descend(search: Search, found: Found) -> Leaves | None:
         counts.slices,
         counts.slices_with_leader,
     )
-    while filled.complete and level < search.wish.slice_level:
+    while filled.complete and level < search.request.slice_level:
         children = children_of(search.tree, level, filled.domains)
         level += 1
         counts = search.counts[level]
@@ -173,7 +173,7 @@ def descend(search: Search, found: Found) -> Leaves | None:
         )
     if not filled.complete:
         return None
-    return below_slices(search, level, filled, search.wish.size)
+    return below_slices(search, level, filled, search.request.size)
 
 
 def below_slices(search: Search, level: int, filled: Filled, size: int) -> Leaves | None:
@@ -197,7 +197,7 @@ def below_slices(search: Search, level: int, filled: Filled, size: int) -> Leave
 def _divide(search: Search, level: int, domains: Ints, pods: Ints, leader: int) -> tuple[Ints, Ints, int] | None:
     """Divides pods of domains below the slice level: (children, pods of each, the leader's child)."""
     counts = search.counts[level + 1]
-    size = search.wish.inner[level + 1] or 1
+    size = search.request.inner[level + 1] or 1
     parts, amounts, host = [], [], -1
     if leader >= 0:
         # Only the leader's domain has to mind the leader.

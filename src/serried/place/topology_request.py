@@ -9,14 +9,14 @@ from typing import Literal, NamedTuple
 from serried.api.kueue import PodSetTopologyRequest
 from serried.model.capacity import UNLIMITED
 
-Mode = Literal["required", "preferred", "unconstrained"]
+TopologyMode = Literal["required", "preferred", "unconstrained"]
 
 
 @dataclass(frozen=True)
-class Wish:
+class TopologyRequest:
     """A topologyRequest, read. Levels are indices, 0 at the top."""
 
-    mode: Mode
+    mode: TopologyMode
     #: the level at which the pods should be together
     level: int
     #: pods per slice; 1 without slices
@@ -37,7 +37,7 @@ class Problem(NamedTuple):
     allowed: str
 
 
-class WishError(ValueError):
+class TopologyRequestError(ValueError):
     """A topologyRequest that cannot be met as written. The message is Kueue's; `field` says where."""
 
     def __init__(self, field: str, message: str) -> None:
@@ -56,46 +56,48 @@ def layers_of(request: PodSetTopologyRequest | None) -> list[tuple[str, int]]:
     return []
 
 
-def read_wish(request: PodSetTopologyRequest | None, keys: Sequence[str]) -> Wish:
+def read_topology_request(request: PodSetTopologyRequest | None, keys: Sequence[str]) -> TopologyRequest:
     """Reads a topologyRequest; None is no wish, which is unconstrained.
 
     Raises:
-        WishError: it cannot be met by any topology with these levels.
+        TopologyRequestError: it cannot be met by any topology with these levels.
     """
     layers = layers_of(request)
     lowest = len(keys) - 1
     mode, key = _mode(request, bool(layers), keys)
     fields = _layer_fields(request, len(layers))
     if layers and layers[0][1] <= 0:
-        raise WishError(fields[0][1], "slice topology requested, but slice size not provided")
+        raise TopologyRequestError(fields[0][1], "slice topology requested, but slice size not provided")
     if key not in keys:
-        raise WishError(f"topologyRequest.{mode}", f"no requested topology level: {key}")
+        raise TopologyRequestError(f"topologyRequest.{mode}", f"no requested topology level: {key}")
     level = keys.index(key)
     indexed: list[tuple[int, int]] = []
     inner = [0] * len(keys)
     for i, (topology, size) in enumerate(layers):
         if topology not in keys:
             which = "additional slice layer" if i else "slices"
-            raise WishError(fields[i][0], f"no requested topology level for {which}: {topology}")
+            raise TopologyRequestError(fields[i][0], f"no requested topology level for {which}: {topology}")
         here = keys.index(topology)
         if i == 0:
             if here < level:
-                raise WishError(fields[0][0], f"podset slice topology {topology} is above the podset topology {key}")
+                raise TopologyRequestError(
+                    fields[0][0], f"podset slice topology {topology} is above the podset topology {key}"
+                )
         else:
             above, outer = indexed[-1]
             if here <= above:
                 text = f"additional slice layer topology {topology} must be at a lower level than {keys[above]}"
-                raise WishError(fields[i][0], text)
+                raise TopologyRequestError(fields[i][0], text)
             if size <= 0 or outer % size:
                 text = f"additional slice layer size {size} must evenly divide parent layer size {outer}"
-                raise WishError(fields[i][1], text)
+                raise TopologyRequestError(fields[i][1], text)
             inner[above + 1 : here + 1] = [size] * (here - above)
         indexed.append((here, size))
     slice_level, size = indexed[0] if indexed else (lowest, 1)
-    return Wish(mode, level, size, slice_level, tuple(indexed), tuple(inner))
+    return TopologyRequest(mode, level, size, slice_level, tuple(indexed), tuple(inner))
 
 
-def _mode(request: PodSetTopologyRequest | None, sliced: bool, keys: Sequence[str]) -> tuple[Mode, str]:
+def _mode(request: PodSetTopologyRequest | None, sliced: bool, keys: Sequence[str]) -> tuple[TopologyMode, str]:
     if request is None:
         return "unconstrained", keys[-1]
     if request.required is not None:
@@ -106,7 +108,7 @@ def _mode(request: PodSetTopologyRequest | None, sliced: bool, keys: Sequence[st
         return "unconstrained", keys[0]
     if request.unconstrained:
         return "unconstrained", keys[-1]
-    raise WishError("topologyRequest", "topology level not specified")
+    raise TopologyRequestError("topologyRequest", "topology level not specified")
 
 
 def _layer_fields(request: PodSetTopologyRequest | None, layers: int) -> list[tuple[str, str]]:

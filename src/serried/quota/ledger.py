@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from serried.model.journal import Journal
-from serried.quota.quotas import Cell, Limits
-from serried.quota.tree import Node
+from serried.quota.quotas import FlavorResource, Quotas
+from serried.quota.tree import QuotaNode
 
 _ONE = Fraction(1)
 
 
 @dataclass(frozen=True)
 class Shortage:
-    """One cell that does not hold what is asked for. Amounts are in the units of `Limits.nominal`."""
+    """One cell that does not hold what is asked for. Amounts are in the units of `Quotas.nominal`."""
 
-    cell: Cell
+    cell: FlavorResource
     #: what the pod set asks for, and what earlier pod sets of the same workload take of the same cell
     requested: int
     before: int
@@ -38,7 +38,7 @@ class Shortage:
 class Ledger:
     """Usage per (ClusterQueue, flavor, resource) in the tree of cohorts, against the limits of all of its nodes.
 
-    Charging and refunding go through the journal. Limits are the administrator's: an edit may leave usage above them,
+    Charging and refunding go through the journal. Quotas are the administrator's: an edit may leave usage above them,
     and then nothing more fits until enough is refunded. Usage outlives its queue, so that a ClusterQueue that is
     deleted and comes back still knows its running workloads.
     """
@@ -46,25 +46,25 @@ class Ledger:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         #: queue → limits, name of its cohort ("": none), weight
-        self._queues: dict[str, tuple[Limits, str, Fraction]] = {}
+        self._queues: dict[str, tuple[Quotas, str, Fraction]] = {}
         #: cohort → limits, name of its parent ("": none), weight
-        self._cohorts: dict[str, tuple[Limits, str, Fraction]] = {}
+        self._cohorts: dict[str, tuple[Quotas, str, Fraction]] = {}
         #: queue → cells in use: values > 0
-        self._usage: dict[str, dict[Cell, int]] = {}
-        self._nodes: dict[tuple[bool, str], Node] = {}
+        self._usage: dict[str, dict[FlavorResource, int]] = {}
+        self._nodes: dict[tuple[bool, str], QuotaNode] = {}
         #: definitions have changed since the tree was built
         self._stale = False
 
     # --- what administrators say
 
-    def set_limits(self, queue: str, limits: Limits, cohort: str = "", weight: Fraction = _ONE) -> None:
+    def set_limits(self, queue: str, limits: Quotas, cohort: str = "", weight: Fraction = _ONE) -> None:
         self._stale |= self._queues.get(queue) != (limits, cohort, weight)
         self._queues[queue] = (limits, cohort, weight)
 
     def remove_limits(self, queue: str) -> None:
         self._stale |= self._queues.pop(queue, None) is not None
 
-    def set_cohort(self, name: str, limits: Limits, parent: str = "", weight: Fraction = _ONE) -> None:
+    def set_cohort(self, name: str, limits: Quotas, parent: str = "", weight: Fraction = _ONE) -> None:
         self._stale |= self._cohorts.get(name) != (limits, parent, weight)
         self._cohorts[name] = (limits, parent, weight)
 
@@ -90,17 +90,17 @@ class Ledger:
 
     # --- the tree
 
-    def queue(self, name: str) -> Node:
+    def queue(self, name: str) -> QuotaNode:
         """The node of a ClusterQueue; of one that is not there, one without quota."""
         self._settle()
         return self._nodes.get((True, name)) or self._lone(name)
 
-    def cohort(self, name: str) -> Node | None:
+    def cohort(self, name: str) -> QuotaNode | None:
         """The node of a Cohort, if it is defined or anything names it."""
         self._settle()
         return self._nodes.get((False, name))
 
-    def cohorts(self) -> list[Node]:
+    def cohorts(self) -> list[QuotaNode]:
         self._settle()
         return [node for node in self._nodes.values() if not node.is_queue]
 
@@ -130,8 +130,8 @@ class Ledger:
             seen.update(chain)
         return found
 
-    def _lone(self, name: str) -> Node:
-        node = Node(name, True, Limits(), usage=self._usage.setdefault(name, {}))
+    def _lone(self, name: str) -> QuotaNode:
+        node = QuotaNode(name, True, Quotas(), usage=self._usage.setdefault(name, {}))
         self._nodes[True, name] = node
         return node
 
@@ -139,23 +139,23 @@ class Ledger:
         if not self._stale:
             return
         self._stale = False
-        nodes: dict[tuple[bool, str], Node] = {}
+        nodes: dict[tuple[bool, str], QuotaNode] = {}
         circles = self._circles()
         for name, (limits, _, weight) in self._cohorts.items():
-            nodes[False, name] = Node(name, False, limits, weight)
+            nodes[False, name] = QuotaNode(name, False, limits, weight)
         for name, (limits, _, weight) in self._queues.items():
-            nodes[True, name] = Node(name, True, limits, weight, usage=self._usage.setdefault(name, {}))
+            nodes[True, name] = QuotaNode(name, True, limits, weight, usage=self._usage.setdefault(name, {}))
         for is_queue, definitions in ((False, self._cohorts), (True, self._queues)):
             for name, (_, above, _) in definitions.items():
                 if not above or (not is_queue and name in circles):
                     # In a circle nothing is above anything: its queues are told, and admit nothing.
                     continue
-                parent = nodes.setdefault((False, above), Node(above, False, Limits()))
+                parent = nodes.setdefault((False, above), QuotaNode(above, False, Quotas()))
                 nodes[is_queue, name].parent = parent
                 parent.children.append(nodes[is_queue, name])
         for name, cells in self._usage.items():
             if (True, name) not in nodes:
-                nodes[True, name] = Node(name, True, Limits(), usage=cells)
+                nodes[True, name] = QuotaNode(name, True, Quotas(), usage=cells)
         self._nodes = nodes
         for node in list(nodes.values()):
             if node.parent is None:
@@ -163,45 +163,45 @@ class Ledger:
 
     # --- usage
 
-    def usage(self, queue: str) -> Mapping[Cell, int]:
+    def usage(self, queue: str) -> Mapping[FlavorResource, int]:
         """The cells in use, including those the queue no longer declares."""
         return self._usage.get(queue, {})
 
-    def maximum(self, queue: str, cell: Cell) -> int:
+    def maximum(self, queue: str, cell: FlavorResource) -> int:
         """The most the cell can hold when nobody else uses anything."""
         return self.queue(queue).potential(cell)
 
-    def available(self, queue: str, cell: Cell) -> int:
+    def available(self, queue: str, cell: FlavorResource) -> int:
         """What may still be charged; below zero if usage exceeds the limits."""
         return self.queue(queue).available(cell)
 
-    def fits(self, queue: str, amounts: Mapping[Cell, int]) -> bool:
+    def fits(self, queue: str, amounts: Mapping[FlavorResource, int]) -> bool:
         """Whether all of it may be charged. Nothing asked for always fits."""
         node = self.queue(queue)
         return all(amount <= 0 or amount <= node.available(cell) for cell, amount in amounts.items())
 
-    def charge(self, queue: str, amounts: Mapping[Cell, int]) -> None:
+    def charge(self, queue: str, amounts: Mapping[FlavorResource, int]) -> None:
         """Adds to the usage, whether it fits or not (what runs, runs)."""
         self._add(queue, amounts, 1)
 
-    def refund(self, queue: str, amounts: Mapping[Cell, int]) -> None:
+    def refund(self, queue: str, amounts: Mapping[FlavorResource, int]) -> None:
         """Takes back what was charged with the same amounts."""
         self._add(queue, amounts, -1)
 
-    def _add(self, queue: str, amounts: Mapping[Cell, int], sign: int) -> None:
+    def _add(self, queue: str, amounts: Mapping[FlavorResource, int], sign: int) -> None:
         node = self.queue(queue)
         self._journal.record(lambda: _add(node, amounts, -sign, -1))
         _add(node, amounts, sign, 1)
 
 
-def _add(node: Node, amounts: Mapping[Cell, int], sign: int, change: int) -> None:
+def _add(node: QuotaNode, amounts: Mapping[FlavorResource, int], sign: int, change: int) -> None:
     for cell, amount in amounts.items():
         node.add(cell, sign * amount)
     for above in node.path():
         above.changes += change
 
 
-def _settle_below(node: Node) -> None:
+def _settle_below(node: QuotaNode) -> None:
     """Settles a node after everything below it, however deep."""
     order = [node]
     for found in order:

@@ -11,7 +11,7 @@ from serried.api.names import QueueReason
 from serried.api.quantity import QuantityError, resource_value
 
 #: What quota is counted by: (flavor, resource).
-Cell = tuple[str, str]
+FlavorResource = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Quotas:
     """The quota a ClusterQueue declares. Amounts: cpu in millicores, everything else in units, all >= 0."""
 
     groups: tuple[Group, ...] = ()
     #: in the order of the spec; the cells of the status, too
-    nominal: Mapping[Cell, int] = field(default_factory=dict)
+    nominal: Mapping[FlavorResource, int] = field(default_factory=dict)
     #: cells that may go only so far beyond nominal; the others as far as the cohort has any
-    borrowing: Mapping[Cell, int] = field(default_factory=dict)
+    borrowing: Mapping[FlavorResource, int] = field(default_factory=dict)
     #: cells of which only so much of nominal may be used by others; of the others, all
-    lending: Mapping[Cell, int] = field(default_factory=dict)
+    lending: Mapping[FlavorResource, int] = field(default_factory=dict)
 
     def group_of(self, resource: str) -> Group | None:
         """The group that covers the resource; None: this queue has no quota for it."""
@@ -54,7 +54,7 @@ class QueueProblem:
     allowed: str = ""
 
 
-def read_limits(spec: ClusterQueueSpec | CohortSpec) -> tuple[Limits, list[QueueProblem]]:
+def read_quotas(spec: ClusterQueueSpec | CohortSpec) -> tuple[Quotas, list[QueueProblem]]:
     """The quota of a spec, of a ClusterQueue or of a Cohort, and what is wrong with it.
 
     The rules are those of Kueue: a resource and a flavor each belong to one group, every flavor of a group has a quota
@@ -63,8 +63,8 @@ def read_limits(spec: ClusterQueueSpec | CohortSpec) -> tuple[Limits, list[Queue
     """
     problems: list[QueueProblem] = []
     groups: list[Group] = []
-    nominal: dict[Cell, int] = {}
-    limits: dict[str, dict[Cell, int]] = {"borrowingLimit": {}, "lendingLimit": {}}
+    nominal: dict[FlavorResource, int] = {}
+    limits: dict[str, dict[FlavorResource, int]] = {"borrowingLimit": {}, "lendingLimit": {}}
     seen_resources: dict[str, str] = {}
     seen_flavors: dict[str, str] = {}
     for i, group in enumerate(spec.resource_groups):
@@ -92,11 +92,11 @@ def read_limits(spec: ClusterQueueSpec | CohortSpec) -> tuple[Limits, list[Queue
                 allowed = f"one entry for each of {path}.coveredResources, so also for {', '.join(missing)}"
                 _misconfigured(problems, f"{at}.resources", found, allowed)
         groups.append(Group(tuple(group.covered_resources), tuple(f.name for f in group.flavors)))
-    return Limits(tuple(groups), nominal, limits["borrowingLimit"], limits["lendingLimit"]), problems
+    return Quotas(tuple(groups), nominal, limits["borrowingLimit"], limits["lendingLimit"]), problems
 
 
 def missing_references(
-    limits: Limits, flavors: Mapping[str, ResourceFlavor], topologies: Iterable[str]
+    limits: Quotas, flavors: Mapping[str, ResourceFlavor], topologies: Iterable[str]
 ) -> list[QueueProblem]:
     """Flavors of the queue that do not exist, and topologies that its flavors name and that do not exist."""
     problems = []

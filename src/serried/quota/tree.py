@@ -12,9 +12,9 @@ from fractions import Fraction
 from functools import cached_property, total_ordering
 
 from serried.api.quantity import LIMIT
-from serried.quota.quotas import Cell, Limits
+from serried.quota.quotas import FlavorResource, Quotas
 
-_NONE: Mapping[Cell, int] = {}
+_NONE: Mapping[FlavorResource, int] = {}
 
 
 def plus(a: int, b: int) -> int:
@@ -28,24 +28,24 @@ def minus(a: int, b: int) -> int:
 
 
 @dataclass(eq=False)
-class Node:
+class QuotaNode:
     """A ClusterQueue or a Cohort in the tree. Amounts: cpu in millicores, everything else in units."""
 
     name: str
     is_queue: bool
-    limits: Limits
+    limits: Quotas
     #: of fair sharing, >= 0
     weight: Fraction = Fraction(1)
-    parent: Node | None = None
-    children: list[Node] = field(default_factory=list)
+    parent: QuotaNode | None = None
+    children: list[QuotaNode] = field(default_factory=list)
     #: quota of the node and of what its children lend
-    subtree: dict[Cell, int] = field(default_factory=dict)
+    subtree: dict[FlavorResource, int] = field(default_factory=dict)
     #: the part of it that nobody else may use; only cells > 0
-    guaranteed: dict[Cell, int] = field(default_factory=dict)
+    guaranteed: dict[FlavorResource, int] = field(default_factory=dict)
     #: what is used of `subtree`, by its children beyond their own part, too; only cells other than 0
-    usage: dict[Cell, int] = field(default_factory=dict)
+    usage: dict[FlavorResource, int] = field(default_factory=dict)
     #: cell → those children that use more of it than their quota
-    borrowers: dict[Cell, dict[Node, None]] = field(default_factory=dict)
+    borrowers: dict[FlavorResource, dict[QuotaNode, None]] = field(default_factory=dict)
     #: how often usage here or below was changed; what was rolled back does not count
     changes: int = 0
     #: 0 for a ClusterQueue, 1 for a Cohort of nothing but those, and so on
@@ -55,19 +55,19 @@ class Node:
 
     # --- the shape of the tree
 
-    def path(self) -> Iterator[Node]:
+    def path(self) -> Iterator[QuotaNode]:
         """The node, its parent, and so on up to the root."""
-        node: Node | None = self
+        node: QuotaNode | None = self
         while node is not None:
             yield node
             node = node.parent
 
     @property
-    def root(self) -> Node:
+    def root(self) -> QuotaNode:
         *_, root = self.path()
         return root
 
-    def queues(self) -> Iterator[Node]:
+    def queues(self) -> Iterator[QuotaNode]:
         """All ClusterQueues at or below the node."""
         found = [self]
         for node in found:
@@ -103,16 +103,16 @@ class Node:
                 if (own := minus(self.subtree.get(cell, 0), limit)) > 0:
                     self.guaranteed[cell] = own
 
-    def borrowing_children(self) -> dict[Cell, dict[Node, None]]:
+    def borrowing_children(self) -> dict[FlavorResource, dict[QuotaNode, None]]:
         """What `borrowers` has to be."""
-        found: dict[Cell, dict[Node, None]] = {}
+        found: dict[FlavorResource, dict[QuotaNode, None]] = {}
         for child in self.children:
             for cell in child.usage:
                 if child.exceeds(cell):
                     found.setdefault(cell, {})[child] = None
         return found
 
-    def available(self, cell: Cell) -> int:
+    def available(self, cell: FlavorResource) -> int:
         """What may still be used; below zero when more is used than there is."""
         value = LIMIT
         for node in reversed(list(self.path())):
@@ -127,11 +127,11 @@ class Node:
             value = plus_signed(node.local_available(cell), value)
         return value
 
-    def local_available(self, cell: Cell) -> int:
+    def local_available(self, cell: FlavorResource) -> int:
         """What is left of the part that nobody else may use."""
         return max(0, minus(self.guaranteed.get(cell, 0), self.usage.get(cell, 0)))
 
-    def potential(self, cell: Cell) -> int:
+    def potential(self, cell: FlavorResource) -> int:
         """The most there can be when nobody uses anything."""
         value = 0
         for node in reversed(list(self.path())):
@@ -145,11 +145,11 @@ class Node:
                 value = min(value, plus(has, borrowing))
         return value
 
-    def exceeds(self, cell: Cell, more: int = 0) -> bool:
+    def exceeds(self, cell: FlavorResource, more: int = 0) -> bool:
         """Whether what is used, and `more`, is beyond the quota of the node: it borrows."""
         return self.usage.get(cell, 0) + more > self.subtree.get(cell, 0)
 
-    def lowest_fit(self, cell: Cell, amount: int) -> tuple[int, bool]:
+    def lowest_fit(self, cell: FlavorResource, amount: int) -> tuple[int, bool]:
         """The height of the smallest subtree around this queue that holds `amount` more, and whether it is only a part
         of the tree (so that others outside of it could not be asked for more). A queue without cohort is the whole."""
         if self.parent is None or not self.exceeds(cell, amount):
@@ -164,9 +164,9 @@ class Node:
             rest -= node.local_available(cell)
             node = node.parent
 
-    def add(self, cell: Cell, amount: int) -> None:
+    def add(self, cell: FlavorResource, amount: int) -> None:
         """Changes the usage, here and as far up as it is passed on."""
-        node: Node | None = self
+        node: QuotaNode | None = self
         while node is not None and amount:
             before = node.usage.get(cell, 0)
             after = before + amount
@@ -195,10 +195,10 @@ class Node:
                 self._lendable[resource] = plus(self._lendable.get(resource, 0), self.potential(cell))
         return self._lendable
 
-    def share(self, extra: Mapping[Cell, int] = _NONE) -> Share:
+    def share(self, extra: Mapping[FlavorResource, int] = _NONE) -> DominantShare:
         """The dominant resource share, with `extra` on top of the usage."""
         if self.parent is None:
-            return Share(Fraction(0), self.weight, "", borrowing=False)
+            return DominantShare(Fraction(0), self.weight, "", borrowing=False)
         borrowed: dict[str, int] = {}
         for cell, quota in self.subtree.items():
             over = self.usage.get(cell, 0) + extra.get(cell, 0) - quota
@@ -209,12 +209,12 @@ class Node:
             lendable = self.parent.lendable.get(resource, 0)
             if lendable > 0 and (here := Fraction(borrowed[resource] * 1000, lendable)) > ratio:
                 ratio, dominant = here, resource
-        return Share(ratio, self.weight, dominant, borrowing=bool(borrowed))
+        return DominantShare(ratio, self.weight, dominant, borrowing=bool(borrowed))
 
 
 @total_ordering
 @dataclass(frozen=True, eq=False)
-class Share:
+class DominantShare:
     """How much a node borrows, by the resource of which it borrows the largest part. Ordered: less is first."""
 
     #: thousandths of what could be lent to it
@@ -236,11 +236,11 @@ class Share:
         infinite, value = self.key
         return LIMIT if infinite else -(-value.numerator // value.denominator)
 
-    def __lt__(self, other: Share) -> bool:
+    def __lt__(self, other: DominantShare) -> bool:
         return self.key < other.key
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Share) and self.key == other.key
+        return isinstance(other, DominantShare) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -251,6 +251,6 @@ def plus_signed(a: int, b: int) -> int:
     return LIMIT if a >= LIMIT or b >= LIMIT else a + b
 
 
-def _passed(node: Node, cell: Cell, usage: int) -> int:
+def _passed(node: QuotaNode, cell: FlavorResource, usage: int) -> int:
     """How much of a usage of the node counts in its parent."""
     return max(0, usage - node.guaranteed.get(cell, 0))

@@ -24,8 +24,9 @@ from serried.api.meta import Key
 from serried.api.names import PendingReason, QueueReason
 from serried.model.world import World
 from serried.place.options import DEFAULT, PlaceOptions
-from serried.quota.quotas import Limits, QueueProblem, read_limits
-from serried.schedule.cycle.cycle import Cycle, run_cycle, workload_events
+from serried.quota.quotas import QueueProblem, Quotas, read_quotas
+from serried.schedule.cycle import workload_events
+from serried.schedule.cycle.cycle import Cycle, run_cycle
 from serried.schedule.cycle.explain import Explanation, explain
 from serried.schedule.cycle.status import (
     cohort_status,
@@ -109,10 +110,10 @@ class Engine:
     # --- queues and namespaces
 
     def set_cluster_queue(self, cluster_queue: ClusterQueue) -> None:
-        limits, problems = read_limits(cluster_queue.spec)
+        limits, problems = read_quotas(cluster_queue.spec)
         self._put_cluster_queue(cluster_queue, limits, problems)
 
-    def _put_cluster_queue(self, given: ClusterQueue, limits: Limits, problems: list[QueueProblem]) -> None:
+    def _put_cluster_queue(self, given: ClusterQueue, limits: Quotas, problems: list[QueueProblem]) -> None:
         state, name = self._state, given.metadata.name
         terminating = given.metadata.deletion_timestamp is not None
         queue = state.cluster_queues.get(name)
@@ -166,10 +167,10 @@ class Engine:
             reroute(state, local_queue)
 
     def set_cohort(self, cohort: Cohort) -> None:
-        limits, problems = read_limits(cohort.spec)
+        limits, problems = read_quotas(cohort.spec)
         self._put_cohort(cohort, limits, problems)
 
-    def _put_cohort(self, given: Cohort, limits: Limits, problems: list[QueueProblem]) -> None:
+    def _put_cohort(self, given: Cohort, limits: Quotas, problems: list[QueueProblem]) -> None:
         state, name = self._state, given.metadata.name
         known = state.cohorts.get(name)
         if known is not None and (known.spec, known.problems) == (given.spec, problems):
@@ -238,7 +239,7 @@ class Engine:
         if queue.spec.stop_policy == "HoldAndDrain":
             # Also those whose quota is of the ClusterQueue that it led to before.
             for record in state.workloads.values():
-                if record.holding is not None and record.holding.local_queue == key:
+                if record.reservation is not None and record.reservation.local_queue == key:
                     workload_events.look_again(self._state, record)
 
     def delete_local_queue(self, key: Key) -> None:
@@ -313,7 +314,7 @@ class Engine:
                 if queue is not None:
                     given.spec, given.metadata.generation = queue.spec, queue.generation
                 problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
-                self._put_cluster_queue(given, queue.limits if queue else Limits(), [problem])
+                self._put_cluster_queue(given, queue.limits if queue else Quotas(), [problem])
             case "Cohort":
                 cohort = state.cohorts.get(key[1])
                 given_cohort = Cohort()
@@ -321,7 +322,7 @@ class Engine:
                 if cohort is not None:
                     given_cohort.spec, given_cohort.metadata.generation = cohort.spec, cohort.generation
                 problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
-                self._put_cohort(given_cohort, cohort.limits if cohort is not None else Limits(), [problem])
+                self._put_cohort(given_cohort, cohort.limits if cohort is not None else Quotas(), [problem])
             case "AdmissionCheck":
                 self.delete_admission_check(key[1])
             case "LocalQueue":

@@ -86,7 +86,7 @@ def view(
         priority_classes={("", n): PriorityClass(value=v) for n, v in (pod_classes or {}).items()},
         runtime_classes=runtime_classes or {},
         node_of=lambda host: host,
-        is_open=lambda levels, values, tolerations: values[-1] not in closed,
+        is_schedulable=lambda levels, values, tolerations: values[-1] not in closed,
         overbooked=lambda key: overbooked,
     )
 
@@ -259,13 +259,13 @@ def test_what_a_runtime_class_tolerates_keeps_places_open() -> None:
     workload.spec.pod_sets[0].template.spec.runtime_class_name = "vm"
     vm = msgspec.convert({"scheduling": {"tolerations": [{"key": "vm", "operator": "Exists"}]}}, RuntimeClass)
 
-    def is_open(levels: object, values: object, tolerations: Sequence[Toleration]) -> bool:
+    def is_schedulable(levels: object, values: object, tolerations: Sequence[Toleration]) -> bool:
         return "vm" in {t.key for t in tolerations}
 
     given = job()
     given.spec.template.spec.runtime_class_name = "vm"
     for classes, evicted in (({"vm": vm}, False), ({"other": vm}, True)):
-        seen = replace(view(given, workload, runtime_classes=classes), is_open=is_open)
+        seen = replace(view(given, workload, runtime_classes=classes), is_schedulable=is_schedulable)
         found = [s.event for s in next_steps(seen, NOW) if isinstance(s, PatchWorkload)]
         assert [event is not None and event[0] for event in found] == ["EvictedDueToNodeFailures"] * evicted
 

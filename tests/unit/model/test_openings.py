@@ -6,7 +6,7 @@ from serried.api.core import Taint, Toleration
 from serried.api.names import HOSTNAME
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
-from serried.model.schedulable import is_open, overbooked
+from serried.model.schedulable import is_schedulable, overbooked
 from tests.unit.model.clusters import BLOCK, GPU, RACK, node, pod, racks
 
 LEVELS = (BLOCK, RACK)
@@ -16,33 +16,33 @@ IN_RACK = {BLOCK: "b0", RACK: "b0-r0"}
 def test_a_host_is_open_while_it_is_ready_not_cordoned_and_tolerated() -> None:
     world = racks(1)
     name = "b0-r0-n0"
-    assert is_open(world, (HOSTNAME,), (name,), ())
-    assert not is_open(world, (HOSTNAME,), ("nowhere",), ())
+    assert is_schedulable(world, (HOSTNAME,), (name,), ())
+    assert not is_schedulable(world, (HOSTNAME,), ("nowhere",), ())
     for closed in (
         node(name, labels=IN_RACK, ready=False),
         node(name, labels=IN_RACK, unschedulable=True),
         node(name, labels=IN_RACK | {HOSTNAME: "renamed"}),
     ):
         world.set_node(closed)
-        assert not is_open(world, (HOSTNAME,), (name,), ())
+        assert not is_schedulable(world, (HOSTNAME,), (name,), ())
     world.set_node(node(name, labels=IN_RACK, taints=[Taint(key="x", effect="PreferNoSchedule")]))
-    assert is_open(world, (HOSTNAME,), (name,), ())
+    assert is_schedulable(world, (HOSTNAME,), (name,), ())
     world.set_node(node(name, labels=IN_RACK, taints=[Taint(key="x", effect="NoExecute")]))
-    assert not is_open(world, (HOSTNAME,), (name,), ())
-    assert is_open(world, (HOSTNAME,), (name,), (Toleration(operator="Exists"),))
+    assert not is_schedulable(world, (HOSTNAME,), (name,), ())
+    assert is_schedulable(world, (HOSTNAME,), (name,), (Toleration(operator="Exists"),))
     world.delete_node(name)
-    assert not is_open(world, (HOSTNAME,), (name,), (Toleration(operator="Exists"),))
+    assert not is_schedulable(world, (HOSTNAME,), (name,), (Toleration(operator="Exists"),))
 
 
 def test_a_larger_domain_is_open_while_one_of_its_nodes_is() -> None:
     world = racks(2, 1)
-    assert is_open(world, LEVELS, ("b0", "b0-r0"), ())
+    assert is_schedulable(world, LEVELS, ("b0", "b0-r0"), ())
     world.delete_node("b0-r0-n0")
-    assert is_open(world, LEVELS, ("b0", "b0-r0"), ())
+    assert is_schedulable(world, LEVELS, ("b0", "b0-r0"), ())
     world.set_node(node("b0-r0-n1", labels=IN_RACK, unschedulable=True))
-    assert not is_open(world, LEVELS, ("b0", "b0-r0"), ())
-    assert is_open(world, LEVELS, ("b0", "b0-r1"), ())
-    assert not is_open(world, LEVELS, ("b1", "b0-r1"), ())
+    assert not is_schedulable(world, LEVELS, ("b0", "b0-r0"), ())
+    assert is_schedulable(world, LEVELS, ("b0", "b0-r1"), ())
+    assert not is_schedulable(world, LEVELS, ("b1", "b0-r1"), ())
 
 
 def test_a_workload_is_overbooked_where_others_came_in_between_or_a_node_has_shrunk() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serried.api.kueue import PodSetTopologyRequest, SliceConstraint
-from serried.place.topology_request import Problem, WishError, check_topology_request, read_wish
+from serried.place.topology_request import Problem, TopologyRequestError, check_topology_request, read_topology_request
 
 LEVELS = ("block", "rack", "host")
 
@@ -33,7 +33,7 @@ def layers(*of: tuple[str, int]) -> list[SliceConstraint]:
 )
 def test_nothing_is_wrong(wish: dict[str, Any]) -> None:
     assert check(**wish) == []
-    read_wish(PodSetTopologyRequest(**wish), LEVELS)
+    read_topology_request(PodSetTopologyRequest(**wish), LEVELS)
 
 
 def test_no_request_is_fine_and_so_is_no_pod() -> None:
@@ -137,17 +137,19 @@ def test_a_flavor_without_topology_allows_no_level() -> None:
     ],
 )
 def test_what_can_never_be_met_has_the_text_that_users_know(wish: dict[str, Any], message: str) -> None:
-    with pytest.raises(WishError, match=message):
-        read_wish(PodSetTopologyRequest(**wish), LEVELS)
+    with pytest.raises(TopologyRequestError, match=message):
+        read_topology_request(PodSetTopologyRequest(**wish), LEVELS)
 
 
 def test_slices_alone_may_go_anywhere() -> None:
-    wish = read_wish(PodSetTopologyRequest(pod_set_slice_required_topology="rack", pod_set_slice_size=4), LEVELS)
+    wish = read_topology_request(
+        PodSetTopologyRequest(pod_set_slice_required_topology="rack", pod_set_slice_size=4), LEVELS
+    )
     assert (wish.mode, wish.level, wish.slice_level, wish.size) == ("unconstrained", 0, 1, 4)
 
 
 def test_inner_layers_hold_for_every_level_down_to_theirs() -> None:
     constraints = layers(("block", 8), ("host", 2))
-    wish = read_wish(PodSetTopologyRequest(podset_slice_required_topology_constraints=constraints), LEVELS)
+    wish = read_topology_request(PodSetTopologyRequest(podset_slice_required_topology_constraints=constraints), LEVELS)
     assert wish.inner == (0, 2, 2)
     assert wish.layers == ((0, 8), (2, 2))

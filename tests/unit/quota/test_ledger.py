@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from serried.model.journal import Journal
 from serried.quota.ledger import Ledger, Shortage
-from serried.quota.quotas import Cell, Group, Limits
+from serried.quota.quotas import FlavorResource, Group, Quotas
 
 CPU, GPU = ("spot", "cpu"), ("spot", "gpu")
 
@@ -15,7 +15,7 @@ CPU, GPU = ("spot", "cpu"), ("spot", "gpu")
 def ledger(cpu: int = 10, gpu: int = 8) -> tuple[Ledger, Journal]:
     journal = Journal()
     result = Ledger(journal)
-    result.set_limits("q", Limits((Group(("cpu", "gpu"), ("spot",)),), {CPU: cpu, GPU: gpu}))
+    result.set_limits("q", Quotas((Group(("cpu", "gpu"), ("spot",)),), {CPU: cpu, GPU: gpu}))
     return result, journal
 
 
@@ -37,7 +37,7 @@ def test_a_shortage_says_what_is_missing_and_whether_it_can_ever_fit() -> None:
 def test_after_a_cut_usage_stays_and_nothing_more_fits() -> None:
     book, _ = ledger()
     book.charge("q", {CPU: 8})
-    book.set_limits("q", Limits((Group(("cpu",), ("spot",)),), {CPU: 4}))
+    book.set_limits("q", Quotas((Group(("cpu",), ("spot",)),), {CPU: 4}))
     assert book.available("q", CPU) == -4
     assert not book.fits("q", {CPU: 1})
     assert book.fits("q", {CPU: 0})
@@ -48,7 +48,7 @@ def test_usage_outlives_its_queue() -> None:
     book.charge("q", {CPU: 8})
     book.remove_limits("q")
     assert (book.maximum("q", CPU), book.available("q", CPU)) == (0, -8)
-    book.set_limits("q", Limits((Group(("cpu",), ("spot",)),), {CPU: 10}))
+    book.set_limits("q", Quotas((Group(("cpu",), ("spot",)),), {CPU: 10}))
     assert book.available("q", CPU) == 2
 
 
@@ -63,7 +63,7 @@ def test_usage_outlives_its_queue() -> None:
     st.integers(0, 20),
 )
 def test_any_sequence_rolled_back_equals_the_start(
-    steps: list[tuple[str, str, dict[Cell, int]]], marked_after: int
+    steps: list[tuple[str, str, dict[FlavorResource, int]]], marked_after: int
 ) -> None:
     book, journal = ledger()
     mark, before = 0, {q: dict(book.usage(q)) for q in ("q", "r")}

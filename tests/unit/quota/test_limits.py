@@ -7,7 +7,7 @@ import pytest
 
 from serried.api.kueue import ClusterQueueSpec, ResourceFlavor
 from serried.api.names import QueueReason
-from serried.quota.quotas import Group, missing_references, read_limits
+from serried.quota.quotas import Group, missing_references, read_quotas
 
 
 def spec(*groups: dict[str, object]) -> ClusterQueueSpec:
@@ -29,7 +29,7 @@ def flavor(name: str, topology: str = "") -> ResourceFlavor:
 
 
 def test_quota_is_read_in_millicores_and_base_units() -> None:
-    limits, problems = read_limits(
+    limits, problems = read_quotas(
         spec(
             group(["cpu", "memory"], spot={"cpu": "1500m", "memory": "2Gi"}, demand={"cpu": 4, "memory": "1k"}),
             group(["nvidia.com/gpu"], h100={"nvidia.com/gpu": "64"}),
@@ -68,7 +68,7 @@ def test_quota_is_read_in_millicores_and_base_units() -> None:
 def test_a_bad_spec_is_answered_with_field_found_and_allowed(
     groups: list[dict[str, object]], field: str, found: str
 ) -> None:
-    _, problems = read_limits(spec(*groups))
+    _, problems = read_quotas(spec(*groups))
     assert [(p.reason, p.field, p.found) for p in problems] == [(QueueReason.MISCONFIGURED, field, found)]
     assert problems[0].allowed
     assert field in problems[0].message
@@ -76,18 +76,18 @@ def test_a_bad_spec_is_answered_with_field_found_and_allowed(
 
 
 def test_every_problem_is_named_not_only_the_first() -> None:
-    _, problems = read_limits(spec(group(["cpu", "gpu"], a={"cpu": "x", "gpu": "-2"})))
+    _, problems = read_quotas(spec(group(["cpu", "gpu"], a={"cpu": "x", "gpu": "-2"})))
     assert [p.found for p in problems] == ["x", "-2"]
 
 
 def test_huge_quota_is_held_at_the_largest_quantity() -> None:
-    limits, problems = read_limits(spec(group(["cpu"], a={"cpu": "9E"})))
+    limits, problems = read_quotas(spec(group(["cpu"], a={"cpu": "9E"})))
     assert problems == []
     assert limits.nominal["a", "cpu"] == 2**63 - 1
 
 
 def test_missing_flavors_and_topologies_are_named_with_those_that_exist() -> None:
-    limits, _ = read_limits(spec(group(["cpu"], a={"cpu": 1}, b={"cpu": 1}, c={"cpu": 1})))
+    limits, _ = read_quotas(spec(group(["cpu"], a={"cpu": 1}, b={"cpu": 1}, c={"cpu": 1})))
     flavors = {"a": flavor("a"), "c": flavor("c", topology="racks")}
     problems = missing_references(limits, flavors, ["blocks"])
     assert [(p.reason, p.field, p.found, p.allowed) for p in problems] == [

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from serried.api.quantity import LIMIT
 from serried.model.journal import Journal
 from serried.quota.ledger import Ledger
-from serried.quota.quotas import Limits
-from serried.quota.tree import Node
+from serried.quota.quotas import Quotas
+from serried.quota.tree import QuotaNode
 
 CPU = ("f", "cpu")
 QUEUES, COHORTS = ("a", "b", "c"), ("x", "y", "z")
@@ -19,15 +19,15 @@ AMOUNT = st.integers(0, 9)
 LIMITS = st.tuples(AMOUNT, st.one_of(st.none(), AMOUNT), st.one_of(st.none(), AMOUNT))
 
 
-def limits(nominal: int, borrowing: int | None = None, lending: int | None = None) -> Limits:
-    return Limits(
+def limits(nominal: int, borrowing: int | None = None, lending: int | None = None) -> Quotas:
+    return Quotas(
         nominal={CPU: nominal},
         borrowing={} if borrowing is None else {CPU: borrowing},
         lending={} if lending is None else {CPU: lending},
     )
 
 
-def ledger(**queues: tuple[str, Limits]) -> Ledger:
+def ledger(**queues: tuple[str, Quotas]) -> Ledger:
     book = Ledger(Journal())
     for name, (cohort, found) in queues.items():
         book.set_limits(name, found, cohort)
@@ -113,7 +113,7 @@ def test_charging_step_by_step_is_the_same_as_counting_from_the_queues(
     assert usage(book) == start
 
 
-def passed(child: Node) -> int:
+def passed(child: QuotaNode) -> int:
     return max(0, child.usage.get(CPU, 0) - child.guaranteed.get(CPU, 0))
 
 

@@ -186,7 +186,7 @@ def test_a_gang_preempts_exactly_those_who_free_one_rack() -> None:
     assert len(evictions) == 2
     hosts = set()
     for evict in evictions:
-        (placement,) = story.engine._state.workloads[evict.key].holding.placements  # type: ignore[union-attr]
+        (placement,) = story.engine._state.workloads[evict.key].reservation.placements  # type: ignore[union-attr]
         hosts.add(placement.domains[0][0][-1])
     assert hosts in ({"n0", "n1"}, {"n2", "n3"})
     for evict in evictions:

@@ -12,10 +12,10 @@ from serried.api.meta import condition_is, find_condition
 from serried.api.names import CheckState, WorkloadCondition
 from serried.api.quantity import QuantityError, format_quantity, resource_value
 from serried.model.placement import Placement
-from serried.quota.quotas import Cell
+from serried.quota.quotas import FlavorResource
 from serried.schedule.cycle.nominate import Nomination
 from serried.schedule.state.admission_checks import required_checks
-from serried.schedule.state.records import ClusterQueueState, Holding, Record
+from serried.schedule.state.records import ClusterQueueState, Record, Reservation
 from serried.schedule.state.state import State
 from serried.schedule.types.workload import WorkloadInfo
 
@@ -24,12 +24,12 @@ from serried.schedule.types.workload import WorkloadInfo
 class Grant:
     """What a workload holds from now on, and how that has come about."""
 
-    holding: Holding
+    reservation: Reservation
     checks: tuple[AdmissionCheckState, ...] = ()
     kind: Literal["new", "topology", "replacement", "checks"] = "new"
 
 
-def to_holding(state: State, record: Record, queue: ClusterQueueState, found: Nomination) -> Grant:
+def to_reservation(state: State, record: Record, queue: ClusterQueueState, found: Nomination) -> Grant:
     """What the workload holds once it gets what was found for it.
 
     Raises:
@@ -63,7 +63,7 @@ def to_holding(state: State, record: Record, queue: ClusterQueueState, found: No
     states = tuple(
         AdmissionCheckState(name=check, state=record.checks.get(check, CheckState.PENDING)) for check in checks
     )
-    holding = Holding(
+    reservation = Reservation(
         cluster_queue=queue.name,
         local_queue=info.queue,
         usage=dict(found.assignment.usage),
@@ -74,10 +74,10 @@ def to_holding(state: State, record: Record, queue: ClusterQueueState, found: No
         confirmed=False,
         counts=tuple(p.count for p in info.pod_sets),
     )
-    return Grant(holding, states)
+    return Grant(reservation, states)
 
 
-def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding:
+def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Reservation:
     """What a workload holds by its status. What cannot be read of it is left out and named in `problems`.
 
     The workload must have an admission.
@@ -85,7 +85,7 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding
     admission = workload.status.admission
     assert admission is not None
     by_name = {p.name: p for p in info.pod_sets}
-    usage: dict[Cell, int] = {}
+    usage: dict[FlavorResource, int] = {}
     placements: list[Placement] = []
     pod_sets = []
     problems: list[str] = []
@@ -123,7 +123,7 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Holding
             levels = tuple(assignment.topology_assignment.levels)
             flavor = _placed_in(state, assignment)
             placements.append(Placement(assignment.name, flavor, levels, tuple(domains)))
-    return Holding(
+    return Reservation(
         cluster_queue=admission.cluster_queue,
         local_queue=info.queue,
         usage=usage,
@@ -144,7 +144,7 @@ def reserved_at(workload: Workload) -> datetime | None:
     return reserved.last_transition_time if reserved is not None else None
 
 
-def same_claims(a: Holding, b: Holding) -> bool:
+def same_claims(a: Reservation, b: Reservation) -> bool:
     """Whether two holdings take the same quota in the same queues and the same places."""
     return (a.cluster_queue, a.local_queue, a.usage, a.placements, a.pod_sets) == (
         b.cluster_queue,

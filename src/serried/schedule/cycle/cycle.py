@@ -15,14 +15,14 @@ from heapq import nsmallest
 
 from serried.api.assignment import AssignmentError
 from serried.api.names import EvictedReason, FinishedReason
-from serried.quota.quotas import Cell
-from serried.schedule.cycle.admission import Grant, to_holding
+from serried.quota.quotas import FlavorResource
+from serried.schedule.cycle.admission import Grant, to_reservation
 from serried.schedule.cycle.nominate import Nomination, nominate, takes
 from serried.schedule.cycle.order import Entry, in_order
 from serried.schedule.cycle.reason_text import preemption_message, reason_of
 from serried.schedule.cycle.second_pass import second_pass
 from serried.schedule.flavors.assigner import NO_RULES, Rules
-from serried.schedule.flavors.assignment import Mode, Rank
+from serried.schedule.flavors.assignment import Fit, RefusalKind
 from serried.schedule.flavors.flavor_topology import still_held
 from serried.schedule.state.fair_usage import count_usage, sample_usage
 from serried.schedule.state.pending_queue import Help, Parked
@@ -109,19 +109,19 @@ class _Turn:
                     )
 
     def _grant(self, record: Record, grant: Grant) -> None:
-        holding = grant.holding
+        reservation = grant.reservation
         waited = max(0.0, (self.now - record.info.queued_at).total_seconds())
         self.admits.append(
             Admit(
                 record.info.key,
                 record.info.uid,
                 record.resource_version,
-                holding.admission,
+                reservation.admission,
                 waited,
-                admitted=holding.admitted,
+                admitted=reservation.admitted,
                 checks=grant.checks,
                 kind=grant.kind,
-                note=wording.not_optimal(holding.placements),
+                note=wording.not_optimal(reservation.placements),
             )
         )
 
@@ -191,10 +191,10 @@ class _Turn:
 
     def _serve(self, entry: Entry, blocked: list[Entry]) -> None:
         state, found = self.state, entry.nomination
-        if found.assignment.mode == Mode.NO_FIT:
+        if found.assignment.mode == Fit.NO_FIT:
             self._refuse(entry)
             return
-        if found.assignment.mode == Mode.PREEMPT and not found.victims:
+        if found.assignment.mode == Fit.PREEMPT and not found.victims:
             if entry.queue.spec.preemption.reclaim_within_cohort != "Any":
                 self._block(entry, blocked)
             self._refuse(entry)
@@ -247,8 +247,8 @@ class _Turn:
         state = self.state
         mark = state.journal.checkpoint()
         for gone in _gone(entry.nomination):
-            assert gone.holding is not None
-            state.ledger.refund(gone.holding.cluster_queue, gone.holding.usage)
+            assert gone.reservation is not None
+            state.ledger.refund(gone.reservation.cluster_queue, gone.reservation.usage)
         left = state.ledger.fits(entry.queue.name, entry.nomination.assignment.usage)
         state.journal.rollback(mark)
         return left
@@ -260,7 +260,7 @@ class _Turn:
         gone = [record.info.key for record in _gone(entry.nomination)]
         return still_held(self.state, entry.record.info.key, placements, entry.nomination.pod_sets, gone)
 
-    def _blocked(self, entry: Entry) -> dict[Cell, int]:
+    def _blocked(self, entry: Entry) -> dict[FlavorResource, int]:
         """What others in this round must not take, since this one comes before them."""
         found = entry.nomination.assignment
         node = self.state.ledger.queue(entry.queue.name)
@@ -286,14 +286,14 @@ class _Turn:
             if choice.tried != -1
         }
         furthest = found.furthest()
-        never = furthest is not None and furthest[1].rank.never
+        never = furthest is not None and furthest[1].kind.never
         parked = Parked(self._reason(entry), found.helped_by, never)
-        if furthest is not None and furthest[1].rank == Rank.WAITS_QUOTA and (hopeless := self._hopeless(entry)):
+        if furthest is not None and furthest[1].kind == RefusalKind.WAITS_QUOTA and (hopeless := self._hopeless(entry)):
             parked = hopeless
         if record.so_far is not None:
             parked = record.so_far.and_then(parked)
-        short = any(r.rank == Rank.WAITS_QUOTA for p in found.pod_sets for r in p.refusals)
-        if start and found.mode == Mode.PREEMPT and (short or self.state.options.one_head):
+        short = any(r.kind == RefusalKind.WAITS_QUOTA for p in found.pod_sets for r in p.refusals)
+        if start and found.mode == Fit.PREEMPT and (short or self.state.options.one_head):
             # The scan stopped at a flavor where preemption could have helped. It goes on behind it.
             record.start, record.so_far = start, parked
             self.state.scanning[record.info.key] = None
@@ -315,7 +315,7 @@ class _Turn:
             return None
         found = nominate(state, entry.queue, info, self.now, rules=Rules(as_if_unused=True))
         furthest = None if found.fits else found.assignment.furthest()
-        if furthest is None or not furthest[1].rank.never:
+        if furthest is None or not furthest[1].kind.never:
             return None
         return Parked(reason_of(entry.queue, found), Help.NODES | found.assignment.helped_by, never=True)
 
@@ -332,7 +332,7 @@ class _Turn:
     def _admit(self, entry: Entry) -> None:
         state, record, queue, found = self.state, entry.record, entry.queue, entry.nomination
         try:
-            grant = to_holding(state, record, queue, found)
+            grant = to_reservation(state, record, queue, found)
         except AssignmentError as error:
             allowed = "a placement that a topologyAssignment can hold"
             reason = misconfigured("spec.podSets", f"placed as {error}", allowed)
@@ -349,11 +349,11 @@ class _Turn:
             )
             why = FinishedReason.SLICE_REPLACED
             self.finishes.append(Finish(old.info.key, old.info.uid, old.resource_version, why, message))
-        state.take(record, grant.holding)
-        state.lend(queue.name, grant.holding.usage)
-        if grant.holding.placements:
+        state.take(record, grant.reservation)
+        state.lend(queue.name, grant.reservation.usage)
+        if grant.reservation.placements:
             self.moves += 1
-        count_usage(state, record, grant.holding.usage)
+        count_usage(state, record, grant.reservation.usage)
         self._grant(record, grant)
 
     def _preempt(self, entry: Entry) -> None:
@@ -361,11 +361,11 @@ class _Turn:
         key = record.info.key
         mine = state.ledger.queue(entry.queue.name).path_name
         for victim in found.victims:
-            other, holding = victim.record, victim.record.holding
-            assert holding is not None
+            other, reservation = victim.record, victim.record.reservation
+            assert reservation is not None
             if other.going:
                 continue
-            path = state.ledger.queue(holding.cluster_queue).path_name
+            path = state.ledger.queue(reservation.cluster_queue).path_name
             message = preemption_message(record, victim, mine, path)
             self.evictions.append(
                 Evict(

@@ -64,13 +64,13 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
     state.complete()
     info = record.info
     local_queue = info.queue[1]
-    if record.holding is not None:
+    if record.reservation is not None:
         return Explanation(
             workload=name,
-            state="admitted" if record.holding.admitted else "reserved",
+            state="admitted" if record.reservation.admitted else "reserved",
             local_queue=local_queue,
-            cluster_queue=record.holding.cluster_queue,
-            problems=[*record.holding.problems, *state.incomplete.get(key, ())],
+            cluster_queue=record.reservation.cluster_queue,
+            problems=[*record.reservation.problems, *state.incomplete.get(key, ())],
         )
     if record.place == "finished":
         return Explanation(workload=name, state="finished", local_queue=local_queue)
@@ -140,7 +140,7 @@ def _reason(state: State, queue: ClusterQueueState, record: Record, outcome: Nom
 
 def _never(outcome: Nomination) -> bool:
     furthest = None if outcome.fits else outcome.assignment.furthest()
-    return furthest is not None and furthest[1].rank.never
+    return furthest is not None and furthest[1].kind.never
 
 
 def _layer(outcome: Nomination) -> str:

@@ -11,11 +11,11 @@ from datetime import datetime
 
 from serried.model.requests import PodSetRequest
 from serried.place.topology_request import layers_of
-from serried.quota.quotas import Cell
+from serried.quota.quotas import FlavorResource
 from serried.schedule.flavors.assigner import NO_RULES, Oracle, Rules, assign
-from serried.schedule.flavors.assignment import Assignment, Mode, Rank
+from serried.schedule.flavors.assignment import Assignment, Fit, RefusalKind
 from serried.schedule.flavors.flavor_topology import find_places, needs_places, places_now
-from serried.schedule.preemption.candidates import Victim, Want
+from serried.schedule.preemption.candidates import PreemptionRequest, Victim
 from serried.schedule.preemption.classical import find_victims
 from serried.schedule.preemption.tie_break import closer_victims
 from serried.schedule.state.pending_queue import Help
@@ -39,7 +39,7 @@ class Nomination:
 
     @property
     def fits(self) -> bool:
-        return self.assignment.mode == Mode.FIT
+        return self.assignment.mode == Fit.FIT
 
 
 def nominate(
@@ -55,11 +55,11 @@ def nominate(
     if start:
         rules = replace(rules, start=start)
     old = slice_before(state, queue, info)
-    if old is None or old.holding is None:
+    if old is None or old.reservation is None:
         return _with_most(state, queue, info, now, rules)
     # It has the flavors of the slice that it replaces, and what that has counts as free.
     has: dict[str, tuple[Mapping[str, str], Mapping[str, int]]] = {
-        a.name: (a.flavors, {}) for a in old.holding.admission.pod_set_assignments
+        a.name: (a.flavors, {}) for a in old.reservation.admission.pod_set_assignments
     }
     mark = state.journal.checkpoint()
     remove(state, old)
@@ -72,15 +72,15 @@ def nominate(
 def slice_before(state: State, queue: ClusterQueueState, info: WorkloadInfo) -> Record | None:
     """The workload that this one replaces, if it still holds quota of the same ClusterQueue."""
     record = state.workloads.get(info.replaces) if info.replaces is not None else None
-    if record is None or record.holding is None or record.leaving is not None:
+    if record is None or record.reservation is None or record.leaving is not None:
         return None
-    return record if record.holding.cluster_queue == queue.name else None
+    return record if record.reservation.cluster_queue == queue.name else None
 
 
 def remove(state: State, record: Record) -> None:
     """For a trial: as if a workload, and its pods, were gone."""
-    assert record.holding is not None
-    state.ledger.refund(record.holding.cluster_queue, record.holding.usage)
+    assert record.reservation is not None
+    state.ledger.refund(record.reservation.cluster_queue, record.reservation.usage)
     state.world.release(record.info.key, with_pods=True)
 
 
@@ -158,13 +158,13 @@ def _nominate(
     helped_by = Help.NOTHING
     for _ in range(1 if state.options.one_head else _RETRIES):
         found = assign(state, queue, pod_sets, oracle, rules)
-        if found.mode != Mode.NO_FIT:
+        if found.mode != Fit.NO_FIT:
             find_places(state, queue, info, found, only_whether=rules.only_whether)
         here = Nomination(found, pod_sets, [])
         mode = found.mode
-        if mode == Mode.FIT:
+        if mode == Fit.FIT:
             return here
-        if mode == Mode.PREEMPT:
+        if mode == Fit.PREEMPT:
             here.victims = victims_of(state, queue, info, found, now)
         helped_by |= found.helped_by
         if best is None or _better(here, best):
@@ -174,7 +174,7 @@ def _nominate(
         homeless = [
             (p.pod_set.name, c.flavor)
             for p in found.pod_sets
-            if any(r.rank in (Rank.WAITS_PLACE, Rank.NEVER_PLACE) for r in p.refusals)
+            if any(r.kind in (RefusalKind.WAITS_PLACE, RefusalKind.NEVER_PLACE) for r in p.refusals)
             for c in p.flavors.values()
         ]
         excluded = rules.excluded | set(homeless)
@@ -189,7 +189,7 @@ def _nominate(
 def _better(a: Nomination, b: Nomination) -> bool:
     def worth(n: Nomination) -> int:
         furthest = n.assignment.furthest()
-        may_come_free = furthest is not None and not furthest[1].rank.never
+        may_come_free = furthest is not None and not furthest[1].kind.never
         return 3 if n.fits else 2 if n.victims else 1 if may_come_free else 0
 
     return worth(a) > worth(b)
@@ -212,10 +212,10 @@ def victims_of(
     has_place = placed if needs_places(state, queue, found) else None
     needed = {cell: amount for cell, amount in found.usage.items() if amount > 0}
     asked = [t.possibility for p in found.pod_sets for t in p.tried.values() if t.possibility is not None]
-    if has_place is None and len(needed) == 1 and asked and max(asked) == Mode.NO_CANDIDATES:
+    if has_place is None and len(needed) == 1 and asked and max(asked) == Fit.NO_CANDIDATES:
         # It is all that is needed, and was searched for already.
         return []
-    want = Want(info, queue.name, needed, found.contested, has_place)
+    want = PreemptionRequest(info, queue.name, needed, found.contested, has_place)
     victims = find_victims(state, want, now)
     if not victims and has_place is not None and found.contested != needed.keys():
         # Those who are in the way on the nodes may use other resources than those whose quota is short.
@@ -242,23 +242,27 @@ def preemption_oracle(state: State, queue: ClusterQueueState, info: WorkloadInfo
     node = state.ledger.queue(queue.name)
     nobody = policy.within_cluster_queue == "Never" and (policy.reclaim_within_cohort == "Never" or not node.parent)
 
-    def ask(cell: Cell, amount: int) -> tuple[Mode, int]:
-        victims = [] if nobody else find_victims(state, Want(info, queue.name, {cell: amount}, frozenset({cell})), now)
+    def ask(cell: FlavorResource, amount: int) -> tuple[Fit, int]:
+        victims = (
+            []
+            if nobody
+            else find_victims(state, PreemptionRequest(info, queue.name, {cell: amount}, frozenset({cell})), now)
+        )
         if not victims:
-            return Mode.NO_CANDIDATES, node.lowest_fit(cell, amount)[0]
+            return Fit.NO_CANDIDATES, node.lowest_fit(cell, amount)[0]
         mark = state.journal.checkpoint()
         own = False
         for victim in victims:
-            assert victim.record.holding is not None
-            own |= victim.record.holding.cluster_queue == queue.name
-            state.ledger.refund(victim.record.holding.cluster_queue, victim.record.holding.usage)
+            assert victim.record.reservation is not None
+            own |= victim.record.reservation.cluster_queue == queue.name
+            state.ledger.refund(victim.record.reservation.cluster_queue, victim.record.reservation.usage)
         borrow = node.lowest_fit(cell, amount)[0]
         state.journal.rollback(mark)
-        return (Mode.PREEMPT if own else Mode.RECLAIM), borrow
+        return (Fit.PREEMPT if own else Fit.RECLAIM), borrow
 
     return ask
 
 
-def takes(found: Assignment) -> dict[Cell, int]:
+def takes(found: Assignment) -> dict[FlavorResource, int]:
     """What an assignment charges."""
     return {cell: amount for cell, amount in found.usage.items() if amount}

@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from serried.quota.quotas import Cell
-from serried.quota.tree import Node, Share
+from serried.quota.quotas import FlavorResource
+from serried.quota.tree import DominantShare, QuotaNode
 from serried.schedule.cycle.nominate import Nomination
 from serried.schedule.state.records import ClusterQueueState, Record
 from serried.schedule.state.state import State
@@ -25,7 +25,7 @@ class Entry:
     #: another one took what it would have got
     skipped: bool = False
     #: what it keeps from those behind it, until the round is over
-    blocks: Mapping[Cell, int] = field(default_factory=dict)
+    blocks: Mapping[FlavorResource, int] = field(default_factory=dict)
 
 
 def in_order(state: State, entries: Sequence[Entry], following: Callable[[Entry], Entry | None]) -> Iterator[Entry]:
@@ -63,11 +63,11 @@ def in_order(state: State, entries: Sequence[Entry], following: Callable[[Entry]
 
 
 #: For each cohort above a candidate's queue, by id: what it is compared by there.
-_Keys = Mapping[int, tuple[bool, Share]]
+_Keys = Mapping[int, tuple[bool, DominantShare]]
 
 
 def _tournament(
-    state: State, root: Node, entries: Mapping[str, Entry], known: dict[int, tuple[tuple[int, ...], _Keys]]
+    state: State, root: QuotaNode, entries: Mapping[str, Entry], known: dict[int, tuple[tuple[int, ...], _Keys]]
 ) -> Entry:
     """The winner at the root: at each node, the best of what its children send up.
 
@@ -93,7 +93,7 @@ def _tournament(
     return winners[id(root)]
 
 
-def _better(keys: Mapping[int, _Keys], node: Node) -> Callable[[Entry], tuple[object, ...]]:
+def _better(keys: Mapping[int, _Keys], node: QuotaNode) -> Callable[[Entry], tuple[object, ...]]:
     def key(entry: Entry) -> tuple[object, ...]:
         borrows, share = keys[id(entry)][id(node)]
         return (borrows, share, entry.record.info.order)
@@ -104,7 +104,7 @@ def _better(keys: Mapping[int, _Keys], node: Node) -> Callable[[Entry], tuple[ob
 def _shares(state: State, entry: Entry) -> _Keys:
     """For each cohort above the candidate's queue: whether the child on the way to it borrows what is asked for, and
     the share of that child, with the candidate counted in."""
-    usage: Mapping[Cell, int] = {c: a for c, a in entry.nomination.assignment.usage.items() if a}
+    usage: Mapping[FlavorResource, int] = {c: a for c, a in entry.nomination.assignment.usage.items() if a}
     mark = state.journal.checkpoint()
     state.ledger.charge(entry.queue.name, usage)
     result = {}
@@ -115,7 +115,7 @@ def _shares(state: State, entry: Entry) -> _Keys:
     return result
 
 
-def _bottom_up(root: Node) -> list[Node]:
+def _bottom_up(root: QuotaNode) -> list[QuotaNode]:
     order = [root]
     for node in order:
         order += node.children

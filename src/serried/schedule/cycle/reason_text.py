@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from serried.api.names import PreemptedReason
 from serried.schedule.cycle.nominate import Nomination
-from serried.schedule.flavors.assignment import PodSetChoice, Rank
+from serried.schedule.flavors.assignment import PodSetChoice, RefusalKind
 from serried.schedule.preemption.candidates import Victim
 from serried.schedule.state.records import ClusterQueueState, Record
 from serried.schedule.types import wording
@@ -20,7 +20,7 @@ def reason_of(queue: ClusterQueueState, found: Nomination) -> Reason:
     if furthest is None:
         return wording.no_flavor(_first(assignment.pod_sets), queue.name, [])
     choice, refusal = furthest
-    if refusal.rank == Rank.MISMATCH and len(choice.refusals) > 1:
+    if refusal.kind == RefusalKind.MISMATCH and len(choice.refusals) > 1:
         opening = wording.opening(choice.pod_set.name)
         why = [r.reason().message.removeprefix(opening) for r in choice.refusals]
         return wording.no_flavor(choice.pod_set.name, queue.name, list(dict.fromkeys(why)))

@@ -16,7 +16,7 @@ from serried.place.place import place
 from serried.place.result import NoPlacement
 from serried.schedule.cycle.admission import Grant
 from serried.schedule.state.admission_checks import required_checks
-from serried.schedule.state.records import Holding, Record
+from serried.schedule.state.records import Record, Reservation
 from serried.schedule.state.state import State
 
 
@@ -31,43 +31,43 @@ class Eviction:
 
 def needs_second(state: State, record: Record) -> bool:
     """Whether a workload that holds quota is to be looked at again."""
-    holding = record.holding
-    if holding is None or record.leaving is not None or record.evicting:
+    reservation = record.reservation
+    if reservation is None or record.leaving is not None or record.evicting:
         return False
-    if not record.info.evicted and _stopped(state, record, holding):
+    if not record.info.evicted and _stopped(state, record, reservation):
         return True
-    if not holding.confirmed:
+    if not reservation.confirmed:
         return False
-    if record.unhealthy and holding.placements:
+    if record.unhealthy and reservation.placements:
         return True
-    if holding.admitted:
+    if reservation.admitted:
         return False
-    if record.info.evicted or record.admitting or holding.cluster_queue not in state.cluster_queues:
+    if record.info.evicted or record.admitting or reservation.cluster_queue not in state.cluster_queues:
         return False
-    states = [record.checks.get(name) for name in _checks(state, holding)]
+    states = [record.checks.get(name) for name in _checks(state, reservation)]
     answered = any(s in (CheckState.RETRY, CheckState.REJECTED) for s in states)
     return answered or None in states or all(s == CheckState.READY for s in states)
 
 
 def lacks_checks(state: State, record: Record) -> bool:
     """Whether its queue has come to ask for checks that its status knows nothing of, so that nobody works on them."""
-    return record.holding is not None and any(c not in record.checks for c in _checks(state, record.holding))
+    return record.reservation is not None and any(c not in record.checks for c in _checks(state, record.reservation))
 
 
 def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
     """What becomes of it. What it gets is taken in the model."""
-    key, holding = record.info.key, record.holding
+    key, reservation = record.info.key, record.reservation
     state.second.pop(key, None)
-    if holding is None or not needs_second(state, record):
+    if reservation is None or not needs_second(state, record):
         return
-    stopped = _stopped(state, record, holding)
+    stopped = _stopped(state, record, reservation)
     if stopped is not None and not record.info.evicted:
         yield stopped
         return
-    if record.unhealthy and holding.placements:
-        yield from _replace_node(state, record, holding)
+    if record.unhealthy and reservation.placements:
+        yield from _replace_node(state, record, reservation)
         return
-    checks = _checks(state, holding)
+    checks = _checks(state, reservation)
     failed = [c for c in checks if record.checks.get(c) in (CheckState.RETRY, CheckState.REJECTED)]
     if failed:
         rejected = [c for c in failed if record.checks.get(c) == CheckState.REJECTED]
@@ -80,50 +80,50 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
     if lacks_checks(state, record):
         states = tuple(AdmissionCheckState(name=c, state=record.checks.get(c, CheckState.PENDING)) for c in checks)
         record.admitting = True
-        yield Grant(holding, states, kind="checks")
+        yield Grant(reservation, states, kind="checks")
         return
-    delayed = [a.name for a in holding.admission.pod_set_assignments if a.delayed_topology_request == "Pending"]
+    delayed = [a.name for a in reservation.admission.pod_set_assignments if a.delayed_topology_request == "Pending"]
     if not delayed:
-        changed = replace(holding, admitted=True)
+        changed = replace(reservation, admitted=True)
         state.confirm(record, changed)
         record.admitting = True
         yield Grant(changed, kind="checks")
         return
-    found = _place(state, holding, delayed, None)
+    found = _place(state, reservation, delayed, None)
     if isinstance(found, NoPlacement):
         # Its nodes may still be coming up.
         state.second_waits[key] = None
         return
-    placed = _with_places(holding, found)
+    placed = _with_places(reservation, found)
     if placed is not None:
         state.rehold(record, replace(placed, admitted=True))
-        assert record.holding is not None
-        yield Grant(record.holding, kind="topology")
+        assert record.reservation is not None
+        yield Grant(record.reservation, kind="topology")
 
 
-def _stopped(state: State, record: Record, holding: Holding) -> Eviction | None:
+def _stopped(state: State, record: Record, reservation: Reservation) -> Eviction | None:
     """Whether it was deactivated, or a queue that it was admitted through is being drained."""
-    if not record.info.active and holding.confirmed:
+    if not record.info.active and reservation.confirmed:
         return Eviction(EvictedReason.DEACTIVATED, "The workload is deactivated: spec.active is false")
-    queue = state.cluster_queues.get(holding.cluster_queue)
+    queue = state.cluster_queues.get(reservation.cluster_queue)
     if queue is not None and queue.spec.stop_policy == "HoldAndDrain":
         return Eviction(EvictedReason.CLUSTER_QUEUE_STOPPED, "The ClusterQueue is stopped")
-    local = state.local_queues.get(holding.local_queue)
+    local = state.local_queues.get(reservation.local_queue)
     if local is not None and local.spec.stop_policy == "HoldAndDrain":
         return Eviction(EvictedReason.LOCAL_QUEUE_STOPPED, "The LocalQueue is stopped")
     return None
 
 
-def _checks(state: State, holding: Holding) -> list[str]:
-    queue = state.cluster_queues.get(holding.cluster_queue)
+def _checks(state: State, reservation: Reservation) -> list[str]:
+    queue = state.cluster_queues.get(reservation.cluster_queue)
     if queue is None:
         return []
-    flavors = {f for a in holding.admission.pod_set_assignments for f in a.flavors.values()}
+    flavors = {f for a in reservation.admission.pod_set_assignments for f in a.flavors.values()}
     return required_checks(queue, flavors)
 
 
-def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Grant | Eviction]:
-    current = {p.pod_set: p for p in holding.placements}
+def _replace_node(state: State, record: Record, reservation: Reservation) -> Iterator[Grant | Eviction]:
+    current = {p.pod_set: p for p in reservation.placements}
     lost = [n for n in record.unhealthy if any(map(Replacement(n, current).lost, current))]
     if not lost:
         return
@@ -135,7 +135,7 @@ def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Gr
         )
         return
     replacement = Replacement(lost[0], current, lone_pod=record.info.lone_pod)
-    found = _place(state, holding, list(current), replacement)
+    found = _place(state, reservation, list(current), replacement)
     if isinstance(found, NoPlacement):
         if state.options.fail_fast:
             yield Eviction(
@@ -145,23 +145,23 @@ def _replace_node(state: State, record: Record, holding: Holding) -> Iterator[Gr
         else:
             state.second_waits[record.info.key] = None
         return
-    changed = _with_places(holding, found)
+    changed = _with_places(reservation, found)
     if changed is not None:
         # Until the change is written, and the lost pods may be gone, nobody else gets their places.
         gone = tuple(
-            replace(p, domains=tuple(d for d in p.domains if d[0][-1:] == (lost[0],))) for p in holding.placements
+            replace(p, domains=tuple(d for d in p.domains if d[0][-1:] == (lost[0],))) for p in reservation.placements
         )
         state.rehold(record, changed, tuple(p for p in gone if p.domains))
-        assert record.holding is not None
-        yield Grant(record.holding, kind="replacement")
+        assert record.reservation is not None
+        yield Grant(record.reservation, kind="replacement")
 
 
 def _place(
-    state: State, holding: Holding, wanted: Sequence[str], replacement: Replacement | None
+    state: State, reservation: Reservation, wanted: Sequence[str], replacement: Replacement | None
 ) -> dict[str, Placement] | NoPlacement:
     """Places in the flavors that it holds."""
     by_flavor: dict[str, list[str]] = {}
-    for assignment in holding.admission.pod_set_assignments:
+    for assignment in reservation.admission.pod_set_assignments:
         flavor = next((f for f in assignment.flavors.values() if _has_topology(state, f)), "")
         if replacement is not None and assignment.name in replacement.current:
             # Pods bound by us have their nodes in a flavor without topology, too.
@@ -169,7 +169,7 @@ def _place(
         if flavor and assignment.name in wanted:
             by_flavor.setdefault(flavor, []).append(assignment.name)
     found: dict[str, Placement] = {}
-    pod_sets = {p.name: p for p in holding.pod_sets}
+    pod_sets = {p.name: p for p in reservation.pod_sets}
     for flavor, names in by_flavor.items():
         requests = [pod_sets[n] for n in names]
         result = place(state.world, flavor, requests, options=state.place_options, replacement=replacement)
@@ -183,10 +183,10 @@ def _has_topology(state: State, flavor: str) -> bool:
     return flavor in state.flavors and bool(state.flavors[flavor].spec.topology_name)
 
 
-def _with_places(holding: Holding, found: Mapping[str, Placement]) -> Holding | None:
-    """The holding with these places; None: they cannot be written."""
+def _with_places(reservation: Reservation, found: Mapping[str, Placement]) -> Reservation | None:
+    """The reservation with these places; None: they cannot be written."""
     assignments = []
-    for assignment in holding.admission.pod_set_assignments:
+    for assignment in reservation.admission.pod_set_assignments:
         placement = found.get(assignment.name)
         if placement is not None:
             try:
@@ -198,6 +198,6 @@ def _with_places(holding: Holding, found: Mapping[str, Placement]) -> Holding | 
                 assignment, topology_assignment=written, delayed_topology_request=delayed
             )
         assignments.append(assignment)
-    admission = Admission(cluster_queue=holding.admission.cluster_queue, pod_set_assignments=assignments)
-    kept = [p for p in holding.placements if p.pod_set not in found]
-    return replace(holding, admission=admission, placements=(*kept, *found.values()), confirmed=False)
+    admission = Admission(cluster_queue=reservation.admission.cluster_queue, pod_set_assignments=assignments)
+    kept = [p for p in reservation.placements if p.pod_set not in found]
+    return replace(reservation, admission=admission, placements=(*kept, *found.values()), confirmed=False)

@@ -13,7 +13,7 @@ from serried.api.kueue import (
 )
 from serried.api.meta import Condition, Key
 from serried.api.quantity import LIMIT, format_quantity
-from serried.quota.quotas import Limits
+from serried.quota.quotas import Quotas
 from serried.schedule.flavors.assigner import counted_totals
 from serried.schedule.state.fair_usage import usage_status
 from serried.schedule.state.queue_usage import flavor_usage
@@ -47,7 +47,7 @@ def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueSta
     if local is None:
         return None
     target = state.cluster_queues.get(local.spec.cluster_queue)
-    cells = (target.limits if target is not None else Limits()).nominal
+    cells = (target.limits if target is not None else Quotas()).nominal
     return LocalQueueStatus(
         conditions=[_condition(local.activity, local.generation)],
         flavors_reservation=flavor_usage(cells, account.reserved, borrows=False),

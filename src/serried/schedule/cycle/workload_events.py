@@ -49,9 +49,9 @@ def set_workload(state: State, workload: Workload, problems: Sequence[tuple[str,
     elif reserved:
         _take(state, record, workload)
     elif record.place == "held":
-        assert record.holding is not None
+        assert record.reservation is not None
         # Not, as long as it is only assumed; but other places for what it held mean nothing without that.
-        if record.holding.confirmed or record.previous is not None:
+        if record.reservation.confirmed or record.previous is not None:
             state.release(record)
             route(state, record)
     elif record.place == "finished" or not waits:
@@ -80,15 +80,15 @@ def _reread(
         if source != record.source:
             before = record.info
             record.info, record.source = _read(state, workload, problems), source
-            if record.holding is not None and (before.priority, before.queued_at) != (
+            if record.reservation is not None and (before.priority, before.queued_at) != (
                 record.info.priority,
                 record.info.queued_at,
             ):
                 # Others may preempt it that might not before.
-                state.stir_quota(record.holding.cluster_queue)
+                state.stir_quota(record.reservation.cluster_queue)
                 state.stir_nodes()
         record.checks = checks
-    if record.info.evicted and record.holding is not None and not record.holding.confirmed:
+    if record.info.evicted and record.reservation is not None and not record.reservation.confirmed:
         # It was evicted before the admission that is on its way.
         record.info = replace(record.info, evicted=False)
     record.unhealthy = tuple(n.name for n in workload.status.unhealthy_nodes)
@@ -104,7 +104,7 @@ def _finish(state: State, record: Record) -> None:
 
 
 def _take(state: State, record: Record, workload: Workload) -> None:
-    before = record.holding
+    before = record.reservation
     has = workload.status.admission
     if record.previous is not None and before is not None and record.previous.admission == has != before.admission:
         # From before its new places were written.
@@ -121,19 +121,19 @@ def _take(state: State, record: Record, workload: Workload) -> None:
             state.confirm(record, replace(before, confirmed=True, admitted=admitted, reserved_at=since))
         look_again(state, record)
         return
-    holding = from_status(state, workload, record.info)
-    if before is not None and same_claims(before, holding):
-        state.confirm(record, holding)
+    reservation = from_status(state, workload, record.info)
+    if before is not None and same_claims(before, reservation):
+        state.confirm(record, reservation)
         look_again(state, record)
         return
     if before is None:
         state.leave(record)
-        state.take(record, holding)
-    elif holding.reserved_at == before.reserved_at:
-        state.change(record, holding)
+        state.take(record, reservation)
+    elif reservation.reserved_at == before.reserved_at:
+        state.change(record, reservation)
     else:
         state.release(record)
-        state.take(record, holding)
+        state.take(record, reservation)
     look_again(state, record)
 
 
@@ -158,7 +158,7 @@ def withdraw(state: State, key: Key) -> None:
     The next cycle may decide the same, so call this after whatever pause a repeated refusal calls for.
     """
     record = state.workloads.get(key)
-    if record is None or record.holding is None:
+    if record is None or record.reservation is None:
         return
     if record.previous is not None:
         if record.leaving is None:
@@ -168,10 +168,10 @@ def withdraw(state: State, key: Key) -> None:
         look_again(state, record)
     elif record.admitting:
         record.admitting = False
-        state.confirm(record, replace(record.holding, admitted=False))
+        state.confirm(record, replace(record.reservation, admitted=False))
         look_again(state, record)
-    elif not record.holding.confirmed:
-        count_usage(state, record, record.holding.usage, -1)
+    elif not record.reservation.confirmed:
+        count_usage(state, record, record.reservation.usage, -1)
         old = state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
         state.release(record)
         if old is not None and old.leaving == key:
@@ -183,7 +183,7 @@ def withdraw_eviction(state: State, key: Key) -> None:
     """The API refused an eviction: it is taken back. What was to be preempted holds again what it held, and its
     preemptor looks for others."""
     record = state.workloads.get(key)
-    if record is None or record.holding is None:
+    if record is None or record.reservation is None:
         return
     record.evicting = False
     if record.leaving is not None:

@@ -16,16 +16,16 @@ from serried.api.names import PendingReason
 from serried.api.quantity import format_quantity
 from serried.model.requests import PodSetRequest
 from serried.quota.ledger import Shortage
-from serried.quota.quotas import Cell, Group
+from serried.quota.quotas import FlavorResource, Group
 from serried.schedule.flavors.assignment import (
     SEVERITY,
     Assignment,
     Attempt,
     Choice,
-    Mode,
+    Fit,
     PodSetChoice,
-    Rank,
     Refusal,
+    RefusalKind,
     Tried,
 )
 from serried.schedule.flavors.flavor_topology import topology_mismatch
@@ -40,7 +40,7 @@ from serried.schedule.types.workload import total_requests
 _HOLDERS_NAMED = 3
 
 #: (cell, amount) → what preemption could do, and the borrowing level afterwards.
-Oracle = Callable[[Cell, int], tuple[Mode, int]]
+Oracle = Callable[[FlavorResource, int], tuple[Fit, int]]
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ class _Scan:
             tried = Tried(flavor)
             mismatch = self._mismatch(flavor, resources)
             if mismatch is not None:
-                tried.mode, tried.no_fit, tried.refusals = Mode.NO_FIT, _reason_of(mismatch.rank), [mismatch]
+                tried.mode, tried.no_fit, tried.refusals = Fit.NO_FIT, _reason_of(mismatch.kind), [mismatch]
                 choices: dict[str, Choice] = {}
             else:
                 choices = self._try(flavor, resources, tried)
@@ -217,8 +217,8 @@ class _Scan:
                 self.tried[flavor].merge(tried)
             else:
                 self.tried[flavor] = tried
-            shade = min((c.mode for c in choices.values()), default=Mode.NO_FIT)
-            if shade == Mode.NO_FIT:
+            shade = min((c.mode for c in choices.values()), default=Fit.NO_FIT)
+            if shade == Fit.NO_FIT:
                 least = tried.no_fit if not least else min(least, tried.no_fit, key=SEVERITY.index)
                 continue
             preference = preference_key(fungibility, shade, tried.borrow)
@@ -232,7 +232,7 @@ class _Scan:
             return {}, refusals
         for choice in best[1].values():
             choice.tried = -1 if index >= last else index
-        if min(c.mode for c in best[1].values()) == Mode.FIT:
+        if min(c.mode for c in best[1].values()) == Fit.FIT:
             refusals = []
         for choice in best[1].values():
             choice.mode = choice.mode.answer
@@ -276,38 +276,38 @@ class _Scan:
     def _try(self, flavor: str, resources: Sequence[str], tried: Tried) -> dict[str, Choice]:
         choices: dict[str, Choice] = {}
         if any((p.name, flavor) in self.rules.excluded for p in self.pod_sets):
-            tried.mode, tried.no_fit = Mode.NO_FIT, PendingReason.TOPOLOGY_PLACEMENT_FAILED
+            tried.mode, tried.no_fit = Fit.NO_FIT, PendingReason.TOPOLOGY_PLACEMENT_FAILED
             return {}
         for resource in resources:
             mode, borrow = self._quota((flavor, resource), self.needed[resource], tried)
             choices[resource] = Choice(flavor, mode, borrow)
             tried.borrow = max(tried.borrow, borrow)
             tried.mode = min(tried.mode, mode)
-            if mode == Mode.NO_FIT:
+            if mode == Fit.NO_FIT:
                 return {}
-        if tried.mode < Mode.FIT:
+        if tried.mode < Fit.FIT:
             tried.possibility = tried.mode
         return choices
 
-    def _quota(self, cell: Cell, amount: int, tried: Tried) -> tuple[Mode, int]:
+    def _quota(self, cell: FlavorResource, amount: int, tried: Tried) -> tuple[Fit, int]:
         """How far the quota of a cell goes, and at which level of borrowing."""
         node, before = self.node, self.result.usage.get(cell, 0)
         value = before + amount
         most = node.potential(cell)
         if value > most:
             tried.no_fit = PendingReason.EXCEEDS_MAX_QUOTA
-            tried.refusals.append(self._short(Rank.NEVER_QUOTA, cell, amount, before, most, most))
-            return Mode.NO_FIT, 0
+            tried.refusals.append(self._short(RefusalKind.NEVER_QUOTA, cell, amount, before, most, most))
+            return Fit.NO_FIT, 0
         available = most if self.rules.as_if_unused else max(0, node.available(cell))
         borrow, has_outside = node.lowest_fit(cell, value)
         if value <= available:
-            return Mode.FIT, borrow
+            return Fit.FIT, borrow
         self.result.helped_by |= Help.QUOTA
-        tried.refusals.append(self._short(Rank.WAITS_QUOTA, cell, amount, before, available, most))
+        tried.refusals.append(self._short(RefusalKind.WAITS_QUOTA, cell, amount, before, available, most))
         if node.limits.nominal.get(cell, 0) >= value or has_outside or self._preempts_while_borrowing:
             return self.oracle(cell, value)
         tried.no_fit = PendingReason.WAITING_FOR_QUOTA
-        return Mode.NO_FIT, borrow
+        return Fit.NO_FIT, borrow
 
     @property
     def _preempts_while_borrowing(self) -> bool:
@@ -318,18 +318,20 @@ class _Scan:
     # --- refusals
 
     def _no_flavor(self, text: str, detail: str, pod_set: str) -> Refusal:
-        return Refusal(Rank.MISMATCH, text, partial(wording.no_flavor, pod_set, self.queue.name, [detail]))
+        return Refusal(RefusalKind.MISMATCH, text, partial(wording.no_flavor, pod_set, self.queue.name, [detail]))
 
     def _not_covered(self, resource: str) -> Refusal:
         covered = [r for group in self.queue.limits.groups for r in group.resources]
         text = f"resource {resource} unavailable in ClusterQueue"
         amount = self.needed[resource]
         reason = partial(wording.not_covered, self.name, self.queue.name, resource, amount, covered)
-        return Refusal(Rank.NEVER_QUOTA, text, reason)
+        return Refusal(RefusalKind.NEVER_QUOTA, text, reason)
 
-    def _short(self, rank: Rank, cell: Cell, amount: int, before: int, available: int, most: int) -> Refusal:
+    def _short(
+        self, rank: RefusalKind, cell: FlavorResource, amount: int, before: int, available: int, most: int
+    ) -> Refusal:
         show = partial(format_quantity, cell[1])
-        if rank == Rank.NEVER_QUOTA:
+        if rank == RefusalKind.NEVER_QUOTA:
             text = (
                 f"insufficient quota for {cell[1]} in flavor {cell[0]}, previously considered podsets requests "
                 f"({show(before)}) + current podset request ({show(amount)}) > maximum capacity ({show(most)})"
@@ -378,24 +380,24 @@ def counted(options: Options, requests: Mapping[str, int]) -> Mapping[str, int]:
     return result
 
 
-def preference_key(fungibility: FlavorFungibility, mode: Mode, borrow: int) -> tuple[int, ...]:
+def preference_key(fungibility: FlavorFungibility, mode: Fit, borrow: int) -> tuple[int, ...]:
     """More is preferred: what fits or can be made to, before what nobody can make fit, before what does not fit."""
-    category = min(mode, Mode.PREEMPT)
+    category = min(mode, Fit.PREEMPT)
     if fungibility.preference == "PreemptionOverBorrowing":
         return (category, -borrow, mode)
     return (category, mode, -borrow)
 
 
-def _ends_scan(fungibility: FlavorFungibility, mode: Mode, borrow: int) -> bool:
-    if mode <= Mode.NO_CANDIDATES:
+def _ends_scan(fungibility: FlavorFungibility, mode: Fit, borrow: int) -> bool:
+    if mode <= Fit.NO_CANDIDATES:
         return False
-    if mode < Mode.FIT and fungibility.when_can_preempt == "TryNextFlavor":
+    if mode < Fit.FIT and fungibility.when_can_preempt == "TryNextFlavor":
         return False
     return not (borrow > 0 and fungibility.when_can_borrow == "TryNextFlavor")
 
 
-def _reason_of(rank: Rank) -> str:
-    return PendingReason.NO_MATCHING_FLAVOR if rank <= Rank.BAD_REQUEST else PendingReason.EXCEEDS_MAX_QUOTA
+def _reason_of(rank: RefusalKind) -> str:
+    return PendingReason.NO_MATCHING_FLAVOR if rank <= RefusalKind.BAD_REQUEST else PendingReason.EXCEEDS_MAX_QUOTA
 
 
 def attempts_of(found: Assignment) -> list[Attempt]:
@@ -406,11 +408,11 @@ def attempts_of(found: Assignment) -> list[Attempt]:
 
 def _attempt(choice: PodSetChoice, tried: Tried) -> Attempt:
     name = choice.pod_set.name
-    match = next((r for r in tried.refusals if r.rank <= Rank.BAD_REQUEST), None)
-    quota = next((r for r in tried.refusals if r.rank > Rank.BAD_REQUEST), None)
+    match = next((r for r in tried.refusals if r.kind <= RefusalKind.BAD_REQUEST), None)
+    quota = next((r for r in tried.refusals if r.kind > RefusalKind.BAD_REQUEST), None)
     place = None
     if any(c.flavor == tried.flavor for c in choice.flavors.values()):
-        place = next((r for r in choice.refusals if r.rank in (Rank.WAITS_PLACE, Rank.NEVER_PLACE)), None)
+        place = next((r for r in choice.refusals if r.kind in (RefusalKind.WAITS_PLACE, RefusalKind.NEVER_PLACE)), None)
 
     def words(refusal: Refusal | None) -> str:
         return "" if refusal is None else refusal.reason().message.removeprefix(wording.opening(name))
@@ -418,7 +420,7 @@ def _attempt(choice: PodSetChoice, tried: Tried) -> Attempt:
     return Attempt(name, tried.flavor, match=words(match), quota=words(quota), topology=words(place))
 
 
-def _holders(state: State, queue: str, cell: Cell) -> str:
+def _holders(state: State, queue: str, cell: FlavorResource) -> str:
     """Who holds most of a cell, in words."""
     known = state.top_holders.setdefault(queue, {})
     if cell not in known:
@@ -426,14 +428,14 @@ def _holders(state: State, queue: str, cell: Cell) -> str:
     return known[cell]
 
 
-def _top_holders(state: State, queue: str, cell: Cell) -> str:
-    holding = []
+def _top_holders(state: State, queue: str, cell: FlavorResource) -> str:
+    reservation = []
     for key in state.holders.get(queue, ()):
-        held = state.workloads[key].holding
+        held = state.workloads[key].reservation
         amount = held.usage.get(cell, 0) if held else 0
         if amount:
-            holding.append((-amount, key))
-    named = nsmallest(_HOLDERS_NAMED, holding)
+            reservation.append((-amount, key))
+    named = nsmallest(_HOLDERS_NAMED, reservation)
     words = [f"{'/'.join(key)} ({format_quantity(cell[1], -amount)})" for amount, key in named]
-    more = len(holding) - len(named)
+    more = len(reservation) - len(named)
     return ", ".join(words) + (f" and {more} more" if more else "")

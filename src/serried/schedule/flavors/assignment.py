@@ -11,12 +11,12 @@ import msgspec
 from serried.api.names import PendingReason
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
-from serried.quota.quotas import Cell
+from serried.quota.quotas import FlavorResource
 from serried.schedule.state.pending_queue import Help
 from serried.schedule.types.reasons import Reason
 
 
-class Mode(IntEnum):
+class Fit(IntEnum):
     """How well something fits; more is better. Only the first, PREEMPT and FIT are answers: the others are shades."""
 
     NO_FIT = 0
@@ -29,15 +29,15 @@ class Mode(IntEnum):
     FIT = 4
 
     @property
-    def answer(self) -> Mode:
-        return Mode.PREEMPT if Mode.NO_FIT < self < Mode.FIT else self
+    def answer(self) -> Fit:
+        return Fit.PREEMPT if Fit.NO_FIT < self < Fit.FIT else self
 
     @property
     def word(self) -> str:
-        return {Mode.NO_FIT: "NoFit", Mode.FIT: "Fit"}.get(self, "Preempt")
+        return {Fit.NO_FIT: "NoFit", Fit.FIT: "Fit"}.get(self, "Preempt")
 
 
-class Rank(IntEnum):
+class RefusalKind(IntEnum):
     """How far an attempt came. The one that came furthest is the reason told."""
 
     MISMATCH = 0
@@ -50,7 +50,7 @@ class Rank(IntEnum):
     @property
     def never(self) -> bool:
         """Whether it cannot fit on the quota and nodes there are, even if all were free."""
-        return self < Rank.WAITS_QUOTA
+        return self < RefusalKind.WAITS_QUOTA
 
 
 #: The reasons of QuotaReserved=False that an assignment can end with, least severe first.
@@ -67,7 +67,7 @@ SEVERITY = (
 class Refusal:
     """What stands against one flavor."""
 
-    rank: Rank
+    kind: RefusalKind
     #: as Kueue words it
     text: str
     #: the long form with numbers, made only if it is told
@@ -80,7 +80,7 @@ class Choice:
     """The flavor of one resource."""
 
     flavor: str
-    mode: Mode
+    mode: Fit
     #: 0: within nominal; otherwise the height of the smallest subtree of cohorts that covers it
     borrow: int
     #: index in the resource group at which the scan stopped; -1: it saw the last flavor
@@ -92,10 +92,10 @@ class Tried:
     """One flavor that was looked at for a pod set."""
 
     flavor: str
-    mode: Mode = Mode.FIT
+    mode: Fit = Fit.FIT
     borrow: int = 0
     #: what preemption could do for it; None: it was not asked
-    possibility: Mode | None = None
+    possibility: Fit | None = None
     no_fit: str = ""
     refusals: list[Refusal] = field(default_factory=list)
 
@@ -142,12 +142,12 @@ class PodSetChoice:
     hopeless: set[str] = field(default_factory=set)
 
     @property
-    def mode(self) -> Mode:
+    def mode(self) -> Fit:
         if self.error:
-            return Mode.NO_FIT
+            return Fit.NO_FIT
         if not self.flavors:
-            return Mode.NO_FIT if self.refusals else Mode.FIT
-        worst = Mode.FIT
+            return Fit.NO_FIT if self.refusals else Fit.FIT
+        worst = Fit.FIT
         for choice in self.flavors.values():
             if choice.mode < worst:
                 worst = choice.mode
@@ -159,12 +159,12 @@ class Assignment:
     """What a workload would get. Nothing of it is charged."""
 
     pod_sets: list[PodSetChoice] = field(default_factory=list)
-    usage: dict[Cell, int] = field(default_factory=dict)
+    usage: dict[FlavorResource, int] = field(default_factory=dict)
     helped_by: Help = Help.NOTHING
 
     @property
-    def mode(self) -> Mode:
-        worst = Mode.FIT
+    def mode(self) -> Fit:
+        worst = Fit.FIT
         for pod_set in self.pod_sets:
             mode = pod_set.mode
             if mode < worst:
@@ -178,18 +178,18 @@ class Assignment:
     @property
     def no_fit(self) -> str:
         """The reason of QuotaReserved=False that it ends with; "" unless it does not fit."""
-        if self.mode != Mode.NO_FIT:
+        if self.mode != Fit.NO_FIT:
             return ""
         return max((p.no_fit for p in self.pod_sets), key=SEVERITY.index, default="")
 
     @property
-    def contested(self) -> frozenset[Cell]:
+    def contested(self) -> frozenset[FlavorResource]:
         """The cells in which somebody would have to give way."""
         return frozenset(
             (choice.flavor, resource)
             for p in self.pod_sets
             for resource, choice in p.flavors.items()
-            if choice.mode == Mode.PREEMPT
+            if choice.mode == Fit.PREEMPT
         )
 
     @property
@@ -202,12 +202,12 @@ class Assignment:
 
     def furthest(self) -> tuple[PodSetChoice, Refusal] | None:
         """The refusal that came closest to fitting, and whose it is; None when nothing was refused."""
-        failed = [p for p in self.pod_sets if p.mode < Mode.FIT] or self.pod_sets
+        failed = [p for p in self.pod_sets if p.mode < Fit.FIT] or self.pod_sets
         found = []
         for p in failed:
-            refusals = [r for r in p.refusals if not (r.rank == Rank.WAITS_QUOTA and r.flavor in p.hopeless)]
+            refusals = [r for r in p.refusals if not (r.kind == RefusalKind.WAITS_QUOTA and r.flavor in p.hopeless)]
             if refusals:
-                found.append((p, max(refusals, key=lambda r: r.rank)))
+                found.append((p, max(refusals, key=lambda r: r.kind)))
         # One flavor is enough for a pod set, but all pod sets are needed: if one can never fit, no other need wait.
-        never = [f for f in found if f[1].rank.never]
-        return max(never or found, key=lambda f: f[1].rank, default=None)
+        never = [f for f in found if f[1].kind.never]
+        return max(never or found, key=lambda f: f[1].kind, default=None)

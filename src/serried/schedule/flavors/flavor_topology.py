@@ -15,7 +15,7 @@ from serried.model.requests import PodSetRequest
 from serried.place.place import place
 from serried.place.result import NoPlacement
 from serried.place.topology_request import check_topology_request
-from serried.schedule.flavors.assignment import Assignment, Mode, PodSetChoice, Rank, Refusal
+from serried.schedule.flavors.assignment import Assignment, Fit, PodSetChoice, Refusal, RefusalKind
 from serried.schedule.state.admission_checks import delays_places, required_checks
 from serried.schedule.state.pending_queue import Help
 from serried.schedule.state.records import ClusterQueueState
@@ -39,7 +39,7 @@ def topology_mismatch(
     """
     name = flavor.metadata.name
     wish = pod_set.topology
-    if not wishes(pod_set):
+    if not has_topology_request(pod_set):
         if flavor.spec.topology_name and not queue.topology_only:
             text = f'Flavor "{name}" supports only TopologyAwareScheduling'
             detail = f"flavor {name} is only for pods with a topology request"
@@ -53,11 +53,11 @@ def topology_mismatch(
     for problem in check_topology_request(wish, levels, pod_set.count):
         field = f"spec.podSets[{index}].{problem.field}"
         bad = partial(wording.bad_request, pod_set.name, name, field, problem.found, problem.allowed)
-        return Refusal(Rank.BAD_REQUEST, f'Flavor "{name}" does not contain the requested level', bad)
+        return Refusal(RefusalKind.BAD_REQUEST, f'Flavor "{name}" does not contain the requested level', bad)
     return None
 
 
-def wishes(pod_set: PodSetRequest) -> bool:
+def has_topology_request(pod_set: PodSetRequest) -> bool:
     """Whether a pod set says anything about where its pods go (to name a group alone is not saying it)."""
     return pod_set.topology is not None
 
@@ -78,7 +78,7 @@ def find_places(
     """
     groups: dict[str, list[PodSetChoice]] = {}
     for choice in found.pod_sets:
-        if not queue.has_topology and not choice.pod_set.bound_by_us and not wishes(choice.pod_set):
+        if not queue.has_topology and not choice.pod_set.bound_by_us and not has_topology_request(choice.pod_set):
             continue
         flavor = _flavor_of(state, queue, choice)
         if choice.error:
@@ -89,13 +89,13 @@ def find_places(
             groups.setdefault(flavor, []).append(choice)
     if not groups:
         return
-    if found.mode == Mode.FIT and _place_all(
+    if found.mode == Fit.FIT and _place_all(
         state, queue, info, found, groups, assume_empty=False, only_whether=only_whether
     ):
         return
     for choice in found.pod_sets:
         choice.placement = None
-    if found.mode == Mode.PREEMPT:
+    if found.mode == Fit.PREEMPT:
         _place_all(state, queue, info, found, groups, assume_empty=True, only_whether=True)
 
 
@@ -132,7 +132,7 @@ def needs_places(state: State, queue: ClusterQueueState, found: Assignment) -> b
     return any(
         not choice.delayed and _flavor_of(state, queue, choice)
         for choice in found.pod_sets
-        if queue.has_topology or choice.pod_set.bound_by_us or wishes(choice.pod_set)
+        if queue.has_topology or choice.pod_set.bound_by_us or has_topology_request(choice.pod_set)
     )
 
 
@@ -142,7 +142,12 @@ def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> 
     used = {c.flavor for c in choice.flavors.values()}
     flavors = [f for f in queue.limits.flavors if f in used]
     with_topology = [f for f in flavors if f in state.flavors and state.flavors[f].spec.topology_name]
-    if not (with_topology or pod_set.bound_by_us or wishes(pod_set) or (queue.topology_only and queue.has_topology)):
+    if not (
+        with_topology
+        or pod_set.bound_by_us
+        or has_topology_request(pod_set)
+        or (queue.topology_only and queue.has_topology)
+    ):
         return ""
     if len(with_topology) == 1:
         return with_topology[0]
@@ -155,9 +160,9 @@ def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> 
         if flavors:
             return flavors[0]
         first = [f for f in queue.limits.flavors if f in state.flavors]
-        if first and (not wishes(pod_set) or state.flavors[first[0]].spec.topology_name):
+        if first and (not has_topology_request(pod_set) or state.flavors[first[0]].spec.topology_name):
             return first[0]
-    if not choice.flavors and not choice.requests and not wishes(pod_set) and not pod_set.bound_by_us:
+    if not choice.flavors and not choice.requests and not has_topology_request(pod_set) and not pod_set.bound_by_us:
         return ""
     if queue.has_topology:
         choice.error = "no TAS flavor assigned"
@@ -170,7 +175,7 @@ def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> 
 
 def _refuse(queue: ClusterQueueState, choice: PodSetChoice, detail: str) -> None:
     reason = partial(wording.no_flavor, choice.pod_set.name, queue.name, [detail])
-    choice.refusals.append(Refusal(Rank.MISMATCH, choice.error, reason))
+    choice.refusals.append(Refusal(RefusalKind.MISMATCH, choice.error, reason))
 
 
 def _place_all(
@@ -195,7 +200,7 @@ def _place_all(
     found.helped_by |= Help.NODES
     never = bool(result.field) or (assume_empty or result.fits_when_empty is False)
     choice = next(p for p in found.pod_sets if p.pod_set.name == result.pod_set)
-    mode = Mode.NO_FIT if never else Mode.PREEMPT
+    mode = Fit.NO_FIT if never else Fit.PREEMPT
     for resource_choice in choice.flavors.values():
         resource_choice.mode = min(resource_choice.mode, mode)
     tried = choice.tried.get(flavor)
@@ -207,7 +212,7 @@ def _place_all(
     if not choice.flavors:
         choice.error = text
     if not any(r.text == text for r in choice.refusals) or not assume_empty:
-        rank = Rank.NEVER_PLACE if never else Rank.WAITS_PLACE
+        rank = RefusalKind.NEVER_PLACE if never else RefusalKind.WAITS_PLACE
         choice.refusals.append(Refusal(rank, text, partial(wording.no_place, flavor, result)))
     return False
 
@@ -262,4 +267,4 @@ def _narrowed(pod_set: PodSetRequest, others: Sequence[ResourceFlavor]) -> PodSe
 
 
 def _no_flavor(queue: ClusterQueueState, pod_set: PodSetRequest, text: str, detail: str) -> Refusal:
-    return Refusal(Rank.MISMATCH, text, partial(wording.no_flavor, pod_set.name, queue.name, [detail]))
+    return Refusal(RefusalKind.MISMATCH, text, partial(wording.no_flavor, pod_set.name, queue.name, [detail]))

@@ -7,28 +7,28 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from serried.api.meta import Key
-from serried.quota.quotas import Cell
-from serried.quota.tree import Node
+from serried.quota.quotas import FlavorResource
+from serried.quota.tree import QuotaNode
 from serried.schedule.state.records import Record
 from serried.schedule.state.state import State
 from serried.schedule.types.workload import WorkloadInfo
 
 
 @dataclass(frozen=True)
-class Want:
+class PreemptionRequest:
     """What a workload needs, and may preempt others for."""
 
     info: WorkloadInfo
     queue: str
-    needed: Mapping[Cell, int]
+    needed: Mapping[FlavorResource, int]
     #: cells of which it cannot have as much as it needs: whoever uses one of them may be in its way
-    contested: frozenset[Cell]
+    contested: frozenset[FlavorResource]
     #: whether it has a place on the nodes as the model is now; None: it needs none
     has_place: Callable[[], bool] | None = None
     #: of those that only their uids tell apart, these go first
     first: Callable[[Record], bool] | None = None
     #: of `contested`, the cells whose quota is short; if there are any, the others are contested for nodes alone
-    short: frozenset[Cell] = frozenset()
+    short: frozenset[FlavorResource] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ def victim_order(
     """
 
     def key(record: Record) -> tuple[object, ...]:
-        info, holding = record.info, record.holding
-        own = holding is not None and holding.cluster_queue == queue
-        reserved = (holding.reserved_at if holding is not None else None) or now
+        info, reservation = record.info, record.reservation
+        own = reservation is not None and reservation.cluster_queue == queue
+        reserved = (reservation.reserved_at if reservation is not None else None) or now
         usage = state.usage_of(info.queue) if own and state.usage_ordered(queue) else 0.0
         later = first is not None and not first(record)
         return (not record.going, own, -usage, info.priority, -reserved.timestamp(), later, info.uid, info.key)
@@ -71,22 +71,22 @@ def victim_order(
     return key
 
 
-def candidates_in(state: State, queue: str, want: Want, policy: str) -> Iterable[Record]:
+def candidates_in(state: State, queue: str, want: PreemptionRequest, policy: str) -> Iterable[Record]:
     """The workloads of a ClusterQueue that use what is contested and that the policy lets be preempted."""
     if policy == "Never":
         return
     for key in state.holders.get(queue, ()):
         record = state.workloads[key]
-        if record.leaving or record.holding is None or key in (want.info.key, want.info.replaces):
+        if record.leaving or record.reservation is None or key in (want.info.key, want.info.replaces):
             continue
         if may_preempt(policy, want.info, record.info):
-            usage = record.holding.usage
+            usage = record.reservation.usage
             uses = {cell for cell in want.contested if usage.get(cell, 0) > 0}
             if uses and (not want.short or queue == want.queue or _borrows(state, queue, uses & want.short or uses)):
                 yield record
 
 
-def _borrows(state: State, queue: str, cells: Iterable[Cell]) -> bool:
+def _borrows(state: State, queue: str, cells: Iterable[FlavorResource]) -> bool:
     """Whether a queue uses more than its quota of any of these: what is its own it would only take back."""
     node = state.ledger.queue(queue)
     return any(node.exceeds(cell) for cell in cells)
@@ -95,23 +95,23 @@ def _borrows(state: State, queue: str, cells: Iterable[Cell]) -> bool:
 class Trial:
     """Takes workloads away and puts them back, through the journal; whoever starts one rolls it back."""
 
-    def __init__(self, state: State, want: Want) -> None:
+    def __init__(self, state: State, want: PreemptionRequest) -> None:
         self.state = state
         self.want = want
-        self.node: Node = state.ledger.queue(want.queue)
+        self.node: QuotaNode = state.ledger.queue(want.queue)
         self.contested = sorted(want.contested)
 
     def remove(self, record: Record) -> None:
-        assert record.holding is not None
-        self.state.ledger.refund(record.holding.cluster_queue, record.holding.usage)
+        assert record.reservation is not None
+        self.state.ledger.refund(record.reservation.cluster_queue, record.reservation.usage)
         if self.want.has_place is not None:
             self.state.world.release(record.info.key, with_pods=True)
 
     def restore(self, record: Record) -> None:
-        assert record.holding is not None
-        self.state.ledger.charge(record.holding.cluster_queue, record.holding.usage)
+        assert record.reservation is not None
+        self.state.ledger.charge(record.reservation.cluster_queue, record.reservation.usage)
         if self.want.has_place is not None:
-            self.state.world.hold(record.info.key, record.holding.placements, record.holding.pod_sets)
+            self.state.world.hold(record.info.key, record.reservation.placements, record.reservation.pod_sets)
 
     def fits(self, *, borrowing: bool) -> bool:
         """Whether what is wanted fits now, in quota and on nodes; `borrowing`: also beyond the queue's nominal."""
@@ -125,12 +125,12 @@ class Trial:
                 return False
         return self.want.has_place is None or self.want.has_place()
 
-    def over(self, node: Node) -> bool:
+    def over(self, node: QuotaNode) -> bool:
         """Whether a node uses more than its quota of something that is contested."""
         usage, subtree = node.usage, node.subtree
         return any(usage.get(cell, 0) > subtree.get(cell, 0) for cell in self.contested)
 
-    def borrowers(self, node: Node) -> Iterable[Node]:
+    def borrowers(self, node: QuotaNode) -> Iterable[QuotaNode]:
         """The children of a node of which `over` is true."""
         return dict.fromkeys(child for cell in self.contested for child in node.borrowers.get(cell, ()))
 

@@ -12,14 +12,14 @@ from datetime import datetime
 
 from serried.api.kueue import ClusterQueuePreemption
 from serried.api.names import PreemptedReason
-from serried.quota.tree import Node
-from serried.schedule.preemption.candidates import Trial, Victim, Want, candidates_in, victim_order
+from serried.quota.tree import QuotaNode
+from serried.schedule.preemption.candidates import PreemptionRequest, Trial, Victim, candidates_in, victim_order
 from serried.schedule.preemption.fair_sharing import fair_victims
 from serried.schedule.state.records import Record
 from serried.schedule.state.state import State
 
 
-def find_victims(state: State, want: Want, now: datetime) -> list[Victim]:
+def find_victims(state: State, want: PreemptionRequest, now: datetime) -> list[Victim]:
     """The workloads whose preemption makes room; [] when no set of them that may be preempted does."""
     if not state.options.preemption:
         return []
@@ -40,10 +40,10 @@ class _Candidate:
     #: usable only if the preemptor does not borrow
     without_borrowing: bool = False
     #: the ancestor of the preemptor's queue at which it was found; None: in the queue itself
-    found_at: Node | None = None
+    found_at: QuotaNode | None = None
 
 
-def _classical(state: State, want: Want, policy: ClusterQueuePreemption, now: datetime) -> list[Victim]:
+def _classical(state: State, want: PreemptionRequest, policy: ClusterQueuePreemption, now: datetime) -> list[Victim]:
     trial = Trial(state, want)
     order = victim_order(state, want.queue, now, want.first)
     own = [
@@ -91,9 +91,9 @@ def _others(state: State, trial: Trial, policy: ClusterQueuePreemption) -> tuple
     return hierarchical, by_priority
 
 
-def _borrowers(trial: Trial, ancestor: Node, below: Node) -> list[Node]:
+def _borrowers(trial: Trial, ancestor: QuotaNode, below: QuotaNode) -> list[QuotaNode]:
     """The ClusterQueues under an ancestor, but not under `below`, that use more than is theirs, like all above them."""
-    found: list[Node] = []
+    found: list[QuotaNode] = []
     nodes = [child for child in trial.borrowers(ancestor) if child is not below]
     for node in nodes:
         if node.is_queue:
@@ -102,7 +102,9 @@ def _borrowers(trial: Trial, ancestor: Node, below: Node) -> list[Node]:
     return found
 
 
-def _by_priority(policy: ClusterQueuePreemption, want: Want, record: Record, ancestor: Node) -> _Candidate:
+def _by_priority(
+    policy: ClusterQueuePreemption, want: PreemptionRequest, record: Record, ancestor: QuotaNode
+) -> _Candidate:
     borrow = policy.borrow_within_cohort
     below_threshold = borrow.max_priority_threshold is None or record.info.priority <= borrow.max_priority_threshold
     if borrow.policy == "LowerPriority" and record.info.priority < want.info.priority and below_threshold:
@@ -144,8 +146,8 @@ def _attempt(state: State, trial: Trial, sequence: Sequence[_Candidate], *, borr
 
 def _still_over(state: State, trial: Trial, candidate: _Candidate) -> bool:
     """Whether everything between the candidate and where it was found still uses more than is its own."""
-    assert candidate.record.holding is not None
-    for node in state.ledger.queue(candidate.record.holding.cluster_queue).path():
+    assert candidate.record.reservation is not None
+    for node in state.ledger.queue(candidate.record.reservation.cluster_queue).path():
         if node is candidate.found_at:
             return True
         if not trial.over(node):

@@ -7,13 +7,13 @@ from datetime import datetime
 
 from serried.api.kueue import ClusterQueuePreemption
 from serried.api.names import PreemptedReason
-from serried.quota.tree import Node, Share
-from serried.schedule.preemption.candidates import Trial, Victim, Want, candidates_in, victim_order
+from serried.quota.tree import DominantShare, QuotaNode
+from serried.schedule.preemption.candidates import PreemptionRequest, Trial, Victim, candidates_in, victim_order
 from serried.schedule.state.records import Record
 from serried.schedule.state.state import State
 
 #: (share of the preemptor's side, the other's before, the other's after) → may one be taken from the other?
-_STRATEGIES: Mapping[str, Callable[[Share, Share, Share], bool]] = {
+_STRATEGIES: Mapping[str, Callable[[DominantShare, DominantShare, DominantShare], bool]] = {
     "LessThanOrEqualToFinalShare": lambda ours, before, after: ours <= after,
     "LessThanInitialShare": lambda ours, before, after: ours < before,
 }
@@ -21,7 +21,7 @@ _Order = Callable[[Record], tuple[object, ...]]
 
 
 def fair_victims(
-    state: State, want: Want, policy: ClusterQueuePreemption, strategies: Sequence[str], now: datetime
+    state: State, want: PreemptionRequest, policy: ClusterQueuePreemption, strategies: Sequence[str], now: datetime
 ) -> list[Victim]:
     """The workloads to preempt; [] when those that may be do not make room. Leaves its trial in the journal."""
     trial = _FairTrial(state, want)
@@ -74,7 +74,7 @@ def _first_pass(
     trial: _FairTrial,
     candidates: dict[str, list[Record]],
     order: _Order,
-    strategy: Callable[[Share, Share, Share], bool],
+    strategy: Callable[[DominantShare, DominantShare, DominantShare], bool],
     victims: list[Victim],
     later: list[Record],
 ) -> bool:
@@ -98,9 +98,9 @@ def _first_pass(
 
 def _passing(
     trial: _FairTrial,
-    queue: Node,
+    queue: QuotaNode,
     waiting: list[Record],
-    strategy: Callable[[Share, Share, Share], bool],
+    strategy: Callable[[DominantShare, DominantShare, DominantShare], bool],
     later: list[Record],
 ) -> Record | None:
     """The first candidate of a queue whose preemption the strategy allows; those before it are set aside."""
@@ -109,7 +109,7 @@ def _passing(
     while waiting:
         record = waiting.pop(0)
         mark = trial.state.journal.checkpoint()
-        trial.state.ledger.refund(queue.name, record.holding.usage if record.holding else {})
+        trial.state.ledger.refund(queue.name, record.reservation.usage if record.reservation else {})
         after = theirs.share()
         trial.state.journal.rollback(mark)
         if strategy(our_share, before, after):
@@ -122,13 +122,13 @@ def _second_pass(
     trial: _FairTrial,
     later: Sequence[Record],
     order: _Order,
-    strategy: Callable[[Share, Share, Share], bool],
+    strategy: Callable[[DominantShare, DominantShare, DominantShare], bool],
     victims: list[Victim],
 ) -> bool:
     candidates: dict[str, list[Record]] = {}
     for record in later:
-        assert record.holding is not None
-        candidates.setdefault(record.holding.cluster_queue, []).append(record)
+        assert record.reservation is not None
+        candidates.setdefault(record.reservation.cluster_queue, []).append(record)
     offers = Offers(trial.node, candidates, order)
     for queue in offers:
         ours, theirs = below_common_ancestor(trial.node, queue)
@@ -143,7 +143,7 @@ def _second_pass(
     return False
 
 
-def below_common_ancestor(a: Node, b: Node) -> tuple[Node, Node]:
+def below_common_ancestor(a: QuotaNode, b: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
     """The two nodes just below the lowest common ancestor of two queues of one tree, each on the way to its queue."""
     above_a, above_b = list(a.path()), list(b.path())
     while len(above_a) > 1 and len(above_b) > 1 and above_a[-2] is above_b[-2]:
@@ -155,7 +155,7 @@ def below_common_ancestor(a: Node, b: Node) -> tuple[Node, Node]:
 class Offers:
     """The ClusterQueues to take a victim from, one after the other, chosen anew for the shares of each moment."""
 
-    def __init__(self, target: Node, candidates: Mapping[str, list[Record]], order: _Order) -> None:
+    def __init__(self, target: QuotaNode, candidates: Mapping[str, list[Record]], order: _Order) -> None:
         self._target = target
         self._above = set(map(id, target.path()))
         self._candidates = candidates
@@ -163,13 +163,13 @@ class Offers:
         self._dropped: set[int] = set()
         self._dropped_queues: set[str] = set()
         #: shares worked out before, by how often usage had been changed by then: no trial is under way between offers
-        self._shares: dict[int, tuple[int, Share]] = {}
+        self._shares: dict[int, tuple[int, DominantShare]] = {}
 
     def drop(self, queue: str) -> None:
         """This queue is not offered again."""
         self._dropped_queues.add(queue)
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[QuotaNode]:
         root = self._target.root
         while True:
             if root.is_queue:
@@ -183,11 +183,11 @@ class Offers:
             elif id(root) in self._dropped:
                 return
 
-    def _next(self, cohort: Node) -> Node | None:
+    def _next(self, cohort: QuotaNode) -> QuotaNode | None:
         """The queue to offer below a cohort; None: some cohort turned out to have none, and is dropped."""
         while True:
-            queue: tuple[Share, Node] | None = None
-            below: tuple[Share, Node] | None = None
+            queue: tuple[DominantShare, QuotaNode] | None = None
+            below: tuple[DominantShare, QuotaNode] | None = None
             for child in cohort.children:
                 if id(child) in self._dropped:
                     continue
@@ -212,11 +212,11 @@ class Offers:
                 return None
             return queue[1]
 
-    def _share(self, node: Node) -> Share:
+    def _share(self, node: QuotaNode) -> DominantShare:
         known = self._shares.get(id(node))
         if known is None or known[0] != node.changes:
             known = self._shares[id(node)] = (node.changes, node.share())
         return known[1]
 
-    def _before(self, a: Node, b: Node) -> bool:
+    def _before(self, a: QuotaNode, b: QuotaNode) -> bool:
         return self._order(self._candidates[a.name][0]) < self._order(self._candidates[b.name][0])

@@ -16,7 +16,7 @@ import numpy as np
 
 from serried.place.measures import measure
 from serried.schedule.flavors.assignment import Assignment
-from serried.schedule.preemption.candidates import Victim, Want, victim_order
+from serried.schedule.preemption.candidates import PreemptionRequest, Victim, victim_order
 from serried.schedule.preemption.classical import find_victims
 from serried.schedule.state.records import Record
 from serried.schedule.state.state import State
@@ -27,7 +27,7 @@ _Spreads = list[tuple[int, tuple[int, ...]]]
 
 def closer_victims(
     state: State,
-    want: Want,
+    want: PreemptionRequest,
     found: Assignment,
     victims: list[Victim],
     now: datetime,
@@ -50,7 +50,7 @@ def closer_victims(
     there = {(p.flavor, domain) for c in found.pod_sets if (p := c.placement) for domain, _ in p.domains}
 
     def near(record: Record) -> bool:
-        held = record.holding.placements if record.holding is not None else ()
+        held = record.reservation.placements if record.reservation is not None else ()
         return not there.isdisjoint((p.flavor, domain) for p in held for domain, _ in p.domains)
 
     others = find_victims(state, replace(want, first=near), now)
@@ -60,10 +60,12 @@ def closer_victims(
     return others if _better(_spreads(state, found), before) else victims
 
 
-def _equals(state: State, want: Want, chosen: Sequence[Record], now: datetime) -> list[Record]:
+def _equals(state: State, want: PreemptionRequest, chosen: Sequence[Record], now: datetime) -> list[Record]:
     """Others of the same queues that the order of preemption tells from the chosen ones by their uids only."""
     key = victim_order(state, want.queue, now)
-    ranks = {(record.holding.cluster_queue, key(record)[:-2]) for record in chosen if record.holding is not None}
+    ranks = {
+        (record.reservation.cluster_queue, key(record)[:-2]) for record in chosen if record.reservation is not None
+    }
     taken = {record.info.key for record in chosen}
     found = []
     for queue in sorted({queue for queue, _ in ranks}):
@@ -76,9 +78,11 @@ def _equals(state: State, want: Want, chosen: Sequence[Record], now: datetime) -
     return found
 
 
-def _ranks(state: State, want: Want, victims: Sequence[Victim], now: datetime) -> Counter[tuple[object, ...]]:
+def _ranks(
+    state: State, want: PreemptionRequest, victims: Sequence[Victim], now: datetime
+) -> Counter[tuple[object, ...]]:
     key = victim_order(state, want.queue, now)
-    held = ((v, v.record.holding) for v in victims)
+    held = ((v, v.record.reservation) for v in victims)
     return Counter((h.cluster_queue if h is not None else "", v.reason, *key(v.record)[:-2]) for v, h in held)
 
 

@@ -13,7 +13,7 @@ from serried.api.core import ResourceList
 from serried.api.kueue import AdmissionFairSharingStatus
 from serried.api.meta import Key
 from serried.api.quantity import MILLI, QuantityError, format_quantity, parse
-from serried.quota.quotas import Cell
+from serried.quota.quotas import FlavorResource
 from serried.schedule.state.records import LocalUsage, Record
 from serried.schedule.state.state import State
 
@@ -59,7 +59,7 @@ def sample_due(state: State) -> datetime | None:
     return state.sampled_at + timedelta(seconds=config.sampling_interval)
 
 
-def count_usage(state: State, record: Record, usage: Mapping[Cell, int], sign: int = 1) -> None:
+def count_usage(state: State, record: Record, usage: Mapping[FlavorResource, int], sign: int = 1) -> None:
     """An admission counts at once, as much as it will by the next sample: so that a burst does not go to one queue.
 
     `sign`: -1 takes that back, for an admission that the API refused.
@@ -105,7 +105,7 @@ def _faded(
     return {r: amount for r, amount in after.items() if amount >= _LEAST or r in held}
 
 
-def _by_resource(usage: Mapping[Cell, int]) -> dict[str, float]:
+def _by_resource(usage: Mapping[FlavorResource, int]) -> dict[str, float]:
     """Amounts in base units, flavors added up."""
     result: dict[str, float] = {}
     for (_, resource), amount in usage.items():

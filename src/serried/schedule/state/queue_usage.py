@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from serried.api.kueue import FlavorUsage, ResourceUsage
 from serried.api.meta import Key
 from serried.api.quantity import format_quantity
-from serried.quota.quotas import Cell
+from serried.quota.quotas import FlavorResource
 
 
 @dataclass
@@ -17,15 +17,15 @@ class Account:
 
     reserving: int = 0
     admitted: int = 0
-    reserved: dict[Cell, int] = field(default_factory=dict)
-    used: dict[Cell, int] = field(default_factory=dict)
+    reserved: dict[FlavorResource, int] = field(default_factory=dict)
+    used: dict[FlavorResource, int] = field(default_factory=dict)
 
-    def reserve(self, usage: Mapping[Cell, int], sign: int) -> None:
+    def reserve(self, usage: Mapping[FlavorResource, int], sign: int) -> None:
         """A workload gets its quota (sign 1) or gives it back (-1)."""
         self.reserving += sign
         _add(self.reserved, usage, sign)
 
-    def admit(self, usage: Mapping[Cell, int], sign: int) -> None:
+    def admit(self, usage: Mapping[FlavorResource, int], sign: int) -> None:
         """A workload that holds quota is admitted (sign 1) or is not any more (-1)."""
         self.admitted += sign
         _add(self.used, usage, sign)
@@ -46,11 +46,11 @@ class Accounts:
         """Something that this queue reports has changed."""
         self.changed[queue] = None
 
-    def reserve(self, queue: Key, usage: Mapping[Cell, int], sign: int) -> None:
+    def reserve(self, queue: Key, usage: Mapping[FlavorResource, int], sign: int) -> None:
         self._accounts.setdefault(queue, Account()).reserve(usage, sign)
         self._settle(queue)
 
-    def admit(self, queue: Key, usage: Mapping[Cell, int], sign: int) -> None:
+    def admit(self, queue: Key, usage: Mapping[FlavorResource, int], sign: int) -> None:
         self._accounts.setdefault(queue, Account()).admit(usage, sign)
         self._settle(queue)
 
@@ -64,7 +64,11 @@ class Accounts:
 
 
 def flavor_usage(
-    declared: Mapping[Cell, int], amounts: Mapping[Cell, int], *, borrows: bool, in_cohort: bool = False
+    declared: Mapping[FlavorResource, int],
+    amounts: Mapping[FlavorResource, int],
+    *,
+    borrows: bool,
+    in_cohort: bool = False,
 ) -> list[FlavorUsage]:
     """Amounts as a status shows them: every declared cell, zeros too, in the order of the spec.
 
@@ -80,7 +84,7 @@ def flavor_usage(
     return [FlavorUsage(name=name, resources=resources) for name, resources in flavors.items()]
 
 
-def _add(cells: dict[Cell, int], usage: Mapping[Cell, int], sign: int) -> None:
+def _add(cells: dict[FlavorResource, int], usage: Mapping[FlavorResource, int], sign: int) -> None:
     for cell, amount in usage.items():
         value = cells.get(cell, 0) + sign * amount
         if value:

@@ -11,7 +11,7 @@ from serried.api.kueue import Admission, ClusterQueueSpec, CohortSpec, LocalQueu
 from serried.api.meta import Key
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
-from serried.quota.quotas import Cell, Limits, QueueProblem
+from serried.quota.quotas import FlavorResource, QueueProblem, Quotas
 from serried.schedule.state.pending_queue import Help, Parked, PendingQueue
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order, WorkloadInfo
@@ -33,7 +33,7 @@ class ClusterQueueState:
     name: str
     spec: ClusterQueueSpec
     generation: int
-    limits: Limits
+    limits: Quotas
     #: what is wrong with the spec itself
     problems: list[QueueProblem]
     terminating: bool
@@ -65,7 +65,7 @@ class CohortState:
 
     spec: CohortSpec
     generation: int
-    limits: Limits
+    limits: Quotas
     #: what is wrong with the spec itself
     problems: list[QueueProblem]
 
@@ -81,12 +81,12 @@ class LocalUsage:
 
 
 @dataclass(frozen=True)
-class Holding:
+class Reservation:
     """What an admitted workload holds."""
 
     cluster_queue: str
     local_queue: Key
-    usage: Mapping[Cell, int]
+    usage: Mapping[FlavorResource, int]
     placements: tuple[Placement, ...]
     #: the pod sets with the counts they were admitted with
     pod_sets: tuple[PodSetRequest, ...]
@@ -106,7 +106,7 @@ class Holding:
 class Promise:
     """What a workload was promised when others were preempted for it. It is charged and held: nobody else takes it."""
 
-    usage: Mapping[Cell, int]
+    usage: Mapping[FlavorResource, int]
     placements: tuple[Placement, ...]
     pod_sets: tuple[PodSetRequest, ...]
     cluster_queue: str
@@ -129,7 +129,7 @@ class Record:
     resource_version: str
     place: Literal["aside", "queued", "held", "finished"] = "aside"
     cluster_queue: str = ""
-    holding: Holding | None = None
+    reservation: Reservation | None = None
     #: the reason last told
     told: Reason | None = None
     #: it is being preempted for this workload: what it holds is given to that already
@@ -142,7 +142,7 @@ class Record:
     #: admission check → its state
     checks: Mapping[str, str] = field(default_factory=dict)
     #: what it held before it got other places, until that is confirmed
-    previous: Holding | None = None
+    previous: Reservation | None = None
     #: places that it leaves for others, until that is confirmed
     leaves: tuple[Placement, ...] = ()
     #: nodes of its places that are lost

@@ -17,16 +17,16 @@ from serried.model.placement import Placement
 from serried.model.world import World
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.quota.ledger import Ledger
-from serried.quota.quotas import Cell
+from serried.quota.quotas import FlavorResource
 from serried.schedule.state.queue_usage import Accounts
 from serried.schedule.state.records import (
     ClusterQueueState,
     CohortState,
-    Holding,
     LocalQueueState,
     LocalUsage,
     Promise,
     Record,
+    Reservation,
 )
 from serried.schedule.types.options import DEFAULT_OPTIONS, FairSharing, Options
 from serried.schedule.types.reasons import Reason
@@ -79,7 +79,7 @@ class State:
         #: ClusterQueue → the workloads that hold its quota
         self.holders: dict[str, dict[Key, None]] = {}
         #: who holds most of a cell, in words, until that changes; see `flavors`
-        self.top_holders: dict[str, dict[Cell, str]] = {}
+        self.top_holders: dict[str, dict[FlavorResource, str]] = {}
         #: ClusterQueues in which somebody may be looked at
         self.awake: dict[str, None] = {}
         #: tree of cohorts → ClusterQueues in which somebody waits for quota; and trees in which some was given back
@@ -122,9 +122,9 @@ class State:
         if self.places_changed:
             self.places_changed = False
             for key in list(self.incomplete):
-                holding = self.workloads[key].holding
-                assert holding is not None
-                self._note(key, self.world.hold(key, holding.placements, holding.pod_sets))
+                reservation = self.workloads[key].reservation
+                assert reservation is not None
+                self._note(key, self.world.hold(key, reservation.placements, reservation.pod_sets))
             self.journal.commit()
 
     def stir_quota(self, cluster_queue: str) -> None:
@@ -133,7 +133,7 @@ class State:
         if tree in self.short_of_quota:
             self.quota_stirred[tree] = None
 
-    def lend(self, cluster_queue: str, usage: Mapping[Cell, int]) -> None:
+    def lend(self, cluster_queue: str, usage: Mapping[FlavorResource, int]) -> None:
         """Somebody in a ClusterQueue was admitted with this."""
         node = self.ledger.queue(cluster_queue)
         if node.parent is not None and any(node.exceeds(cell) for cell in usage):
@@ -207,9 +207,9 @@ class State:
         key = record.info.key
         for victim in promise.victims:
             other = self.workloads[victim]
-            assert other.holding is not None
+            assert other.reservation is not None
             other.leaving = key
-            self.ledger.refund(other.holding.cluster_queue, other.holding.usage)
+            self.ledger.refund(other.reservation.cluster_queue, other.reservation.usage)
             self.world.release(victim)
             self.incomplete.pop(victim, None)
         self.ledger.charge(promise.cluster_queue, promise.usage)
@@ -225,9 +225,9 @@ class State:
 
     def give_way(self, record: Record, successor: Record) -> None:
         """What it holds is its successor's from now on."""
-        assert record.holding is not None
+        assert record.reservation is not None
         record.leaving = successor.info.key
-        self.ledger.refund(record.holding.cluster_queue, record.holding.usage)
+        self.ledger.refund(record.reservation.cluster_queue, record.reservation.usage)
         self.world.release(record.info.key)
         self.journal.commit()
         self.incomplete.pop(record.info.key, None)
@@ -255,7 +255,7 @@ class State:
 
     def stay(self, record: Record) -> None:
         """A preemption was refused by the API: the victim holds again what it held, and its preemptor nothing."""
-        assert record.holding is not None
+        assert record.reservation is not None
         assert record.leaving is not None
         preemptor = self.workloads.get(record.leaving)
         record.leaving = None
@@ -265,10 +265,10 @@ class State:
             queue.pending.remove(preemptor.info.order)
             queue.pending.add(preemptor.info.order, preemptor.info.shape)
             self.awake[queue.name] = None
-        self.ledger.charge(record.holding.cluster_queue, record.holding.usage)
-        places = (*record.holding.placements, *record.leaves)
+        self.ledger.charge(record.reservation.cluster_queue, record.reservation.usage)
+        places = (*record.reservation.placements, *record.leaves)
         if places:
-            self._note(record.info.key, self.world.hold(record.info.key, places, record.holding.pod_sets))
+            self._note(record.info.key, self.world.hold(record.info.key, places, record.reservation.pod_sets))
         self.journal.commit()
 
     def _gone(self, record: Record) -> None:
@@ -311,55 +311,55 @@ class State:
         if self.outbox.pop(key, None) is not None:
             record.told = None
 
-    def take(self, record: Record, holding: Holding) -> None:
+    def take(self, record: Record, reservation: Reservation) -> None:
         """It has quota and places by its status: they are charged, whether they fit or not."""
         key = record.info.key
-        self.ledger.charge(holding.cluster_queue, holding.usage)
-        if holding.placements:
-            self._note(key, self.world.hold(key, holding.placements, holding.pod_sets))
+        self.ledger.charge(reservation.cluster_queue, reservation.usage)
+        if reservation.placements:
+            self._note(key, self.world.hold(key, reservation.placements, reservation.pod_sets))
         self.journal.commit()
-        self.hold(record, holding)
+        self.hold(record, reservation)
 
-    def hold(self, record: Record, holding: Holding) -> None:
+    def hold(self, record: Record, reservation: Reservation) -> None:
         """It has its quota and places; they are charged already."""
-        record.place, record.holding, record.told = "held", holding, None
-        self.holders.setdefault(holding.cluster_queue, {})[record.info.key] = None
-        self.top_holders.pop(holding.cluster_queue, None)
+        record.place, record.reservation, record.told = "held", reservation, None
+        self.holders.setdefault(reservation.cluster_queue, {})[record.info.key] = None
+        self.top_holders.pop(reservation.cluster_queue, None)
         self._wake_successors(record)
-        for queue in (("", holding.cluster_queue), holding.local_queue):
-            self.accounts.reserve(queue, holding.usage, 1)
-            if holding.admitted:
-                self.accounts.admit(queue, holding.usage, 1)
+        for queue in (("", reservation.cluster_queue), reservation.local_queue):
+            self.accounts.reserve(queue, reservation.usage, 1)
+            if reservation.admitted:
+                self.accounts.admit(queue, reservation.usage, 1)
 
-    def change(self, record: Record, holding: Holding) -> None:
+    def change(self, record: Record, reservation: Reservation) -> None:
         """Of the same reservation it holds more or less than before. If it is on its way out, it goes on leaving."""
         leaving, evicting = record.leaving, record.evicting
         if leaving is None:
             self.release(record)
-            self.take(record, holding)
+            self.take(record, reservation)
         else:
             self._uncount(record)
-            self.hold(record, holding)
+            self.hold(record, reservation)
         record.evicting = evicting
 
     def release(self, record: Record) -> None:
         """It gives back quota and places; its next place is set by another move."""
-        holding, key = record.holding, record.info.key
-        assert holding is not None
+        reservation, key = record.reservation, record.info.key
+        assert reservation is not None
         if record.leaving is None:
-            self.ledger.refund(holding.cluster_queue, holding.usage)
+            self.ledger.refund(reservation.cluster_queue, reservation.usage)
             self.world.release(key)
             self.journal.commit()
         self.incomplete.pop(key, None)
         self.second.pop(key, None)
         self.second_waits.pop(key, None)
         self._uncount(record)
-        record.place, record.holding, record.evicting, record.admitting = "aside", None, False, False
+        record.place, record.reservation, record.evicting, record.admitting = "aside", None, False, False
         record.leaves, record.previous = (), None
         self._gone(record)
         self._wake_successors(record)
-        self.stir_quota(holding.cluster_queue)
-        if holding.placements:
+        self.stir_quota(reservation.cluster_queue)
+        if reservation.placements:
             self.stir_nodes()
 
     def _wake_successors(self, record: Record) -> None:
@@ -369,44 +369,44 @@ class State:
             self.awake[name] = None
 
     def _uncount(self, record: Record) -> None:
-        holding, key = record.holding, record.info.key
-        assert holding is not None
-        self.top_holders.pop(holding.cluster_queue, None)
-        holders = self.holders[holding.cluster_queue]
+        reservation, key = record.reservation, record.info.key
+        assert reservation is not None
+        self.top_holders.pop(reservation.cluster_queue, None)
+        holders = self.holders[reservation.cluster_queue]
         del holders[key]
         if not holders:
-            del self.holders[holding.cluster_queue]
-        for queue in (("", holding.cluster_queue), holding.local_queue):
-            if holding.admitted:
-                self.accounts.admit(queue, holding.usage, -1)
-            self.accounts.reserve(queue, holding.usage, -1)
+            del self.holders[reservation.cluster_queue]
+        for queue in (("", reservation.cluster_queue), reservation.local_queue):
+            if reservation.admitted:
+                self.accounts.admit(queue, reservation.usage, -1)
+            self.accounts.reserve(queue, reservation.usage, -1)
 
-    def rehold(self, record: Record, holding: Holding, leaves: tuple[Placement, ...] = ()) -> None:
+    def rehold(self, record: Record, reservation: Reservation, leaves: tuple[Placement, ...] = ()) -> None:
         """It holds the same quota, but other places, and until that is confirmed also those that it leaves."""
-        before = record.holding
-        self.confirm(record, holding)
-        record.leaves, record.previous = leaves, None if holding.confirmed else before
-        places = (*holding.placements, *leaves)
+        before = record.reservation
+        self.confirm(record, reservation)
+        record.leaves, record.previous = leaves, None if reservation.confirmed else before
+        places = (*reservation.placements, *leaves)
         if places:
-            self._note(record.info.key, self.world.hold(record.info.key, places, holding.pod_sets))
+            self._note(record.info.key, self.world.hold(record.info.key, places, reservation.pod_sets))
         else:
             self.world.release(record.info.key)
         self.journal.commit()
         self.stir_nodes()
 
-    def confirm(self, record: Record, holding: Holding) -> None:
+    def confirm(self, record: Record, reservation: Reservation) -> None:
         """The API server has what the workload holds; it may be admitted only now, or not any more."""
-        before = record.holding
+        before = record.reservation
         assert before is not None
-        for sign, counted in ((-1, before.admitted), (1, holding.admitted)):
-            if counted and before.admitted != holding.admitted:
-                for queue in (("", holding.cluster_queue), holding.local_queue):
-                    self.accounts.admit(queue, holding.usage, sign)
-        record.holding = holding
-        if holding.confirmed:
+        for sign, counted in ((-1, before.admitted), (1, reservation.admitted)):
+            if counted and before.admitted != reservation.admitted:
+                for queue in (("", reservation.cluster_queue), reservation.local_queue):
+                    self.accounts.admit(queue, reservation.usage, sign)
+        record.reservation = reservation
+        if reservation.confirmed:
             left, record.leaves, record.previous = record.leaves, (), None
             if left and record.leaving is None:
-                self.rehold(record, holding)
+                self.rehold(record, reservation)
 
     def _note(self, key: Key, missing: list[str]) -> None:
         if missing:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from serried.api.meta import Key
 from serried.model.validate import validate as validate_world
-from serried.quota.quotas import Cell
+from serried.quota.quotas import FlavorResource
 from serried.schedule.state.pending_queue import Help
 from serried.schedule.state.queue_usage import Account
 from serried.schedule.state.state import State
@@ -22,7 +22,7 @@ def validate(state: State) -> None:
     held = {
         key
         for key, record in state.workloads.items()
-        if (record.holding and record.holding.placements and record.leaving is None)
+        if (record.reservation and record.reservation.placements and record.leaving is None)
         or (record.promise and record.promise.placements)
     }
     assert set(state.world.holds) == held, f"the model has holds of {set(state.world.holds) ^ held}, or lacks them"
@@ -46,7 +46,9 @@ def _places(state: State) -> None:
     for key, record in state.workloads.items():
         assert record.info.key == key
         assert queued[key] == (record.place == "queued"), f"{key} is {record.place}, but waits in {queued[key]} queues"
-        assert (record.holding is not None) == (record.place == "held"), f"{key} is {record.place}: {record.holding}"
+        assert (record.reservation is not None) == (record.place == "held"), (
+            f"{key} is {record.place}: {record.reservation}"
+        )
         waits = record.place == "queued" or (record.place == "aside" and record.info.active)
         listed = key in state.waiting.get(record.info.queue, {})
         assert waits == listed, f"{key} is {record.place}, but among those that wait: {listed}"
@@ -60,28 +62,28 @@ def _places(state: State) -> None:
 
 def _quota(state: State) -> None:
     """Usage is the sum over what is held: in the ledger, and in the accounts of both kinds of queue."""
-    usage: dict[str, dict[Cell, int]] = {}
+    usage: dict[str, dict[FlavorResource, int]] = {}
     accounts: dict[Key, Account] = {}
     holders: dict[str, set[Key]] = {}
     for key, record in state.workloads.items():
-        holding, promise = record.holding, record.promise
+        reservation, promise = record.reservation, record.promise
         if promise is not None:
             _promised(state, key)
             cells = usage.setdefault(promise.cluster_queue, {})
             for cell, amount in promise.usage.items():
                 cells[cell] = cells.get(cell, 0) + amount
-        if holding is None:
+        if reservation is None:
             assert record.leaving is None, f"{key} holds nothing, but is to leave"
             continue
-        holders.setdefault(holding.cluster_queue, set()).add(key)
-        cells = usage.setdefault(holding.cluster_queue, {})
-        for cell, amount in holding.usage.items() if record.leaving is None else ():
+        holders.setdefault(reservation.cluster_queue, set()).add(key)
+        cells = usage.setdefault(reservation.cluster_queue, {})
+        for cell, amount in reservation.usage.items() if record.leaving is None else ():
             cells[cell] = cells.get(cell, 0) + amount
-        for queue in (("", holding.cluster_queue), holding.local_queue):
+        for queue in (("", reservation.cluster_queue), reservation.local_queue):
             account = accounts.setdefault(queue, Account())
-            account.reserve(holding.usage, 1)
-            if holding.admitted:
-                account.admit(holding.usage, 1)
+            account.reserve(reservation.usage, 1)
+            if reservation.admitted:
+                account.admit(reservation.usage, 1)
     for name in usage.keys() | state.cluster_queues.keys():
         expected = {cell: amount for cell, amount in usage.get(name, {}).items() if amount}
         assert state.ledger.usage(name) == expected, f"usage of {name} is {state.ledger.usage(name)}, not {expected}"
