@@ -35,7 +35,7 @@ from serried.api.names import HOSTNAME, POD_GROUP, RUN_GANG_SIZE, RUN_RESULT, RU
 from serried.api.resources import JOBS, NODES, PODS
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import AlreadyExists, Cluster, Conflict
-from serried.embedded.worker import Worker
+from serried.cluster.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class HollowNodes:
         self._pods = Informer(cluster, PODS, field_selector="spec.nodeName!=", on_change=self._pod_changed)
         self._jobs = Informer(cluster, JOBS, on_change=self._job_changed)
         self._gangs: defaultdict[GangKey, _Gang] = defaultdict(_Gang)
-        self._worker: Worker[Key] = Worker(self._work)
+        self._queue: WorkQueue[Key] = WorkQueue(self._work)
 
     # --- Nodes
 
@@ -105,7 +105,7 @@ class HollowNodes:
         self._nodes.update((node.name, node) for node in wanted)
         for key, pod in list(self._pods.store.items()):
             if pod.spec.node_name in self._nodes:
-                self._worker.mark(key)
+                self._queue.add(key)
 
     async def _add(self, node: HollowNode) -> None:
         labels = {HOSTNAME: node.name, **node.labels}
@@ -153,7 +153,7 @@ class HollowNodes:
         await self._set_taints(name, [])
         for key, pod in list(self._pods.store.items()):
             if pod.spec.node_name == name:
-                self._worker.mark(key)
+                self._queue.add(key)
 
     async def _set_ready(self, name: str, ready: bool) -> None:
         def change(node: Node) -> dict[str, Any]:
@@ -205,12 +205,13 @@ class HollowNodes:
         await self._jobs.synced()
         self._pods.start()
         await self._pods.synced()
+        self._queue.start()
 
     async def stop(self) -> None:
         """Nothing is written after this. Nodes and pods stay as they are."""
         await self._pods.stop()
         await self._jobs.stop()
-        await self._worker.stop()
+        await self._queue.stop()
         self._gangs.clear()
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -219,7 +220,7 @@ class HollowNodes:
         if new is not None and self._is_ours(new):
             if new.status.phase in ("Succeeded", "Failed") or new.metadata.deletion_timestamp is not None:
                 self._leave(new.key, new, well=new.status.phase == "Succeeded")
-            self._worker.mark(new.key)
+            self._queue.add(new.key)
 
     def _is_ours(self, pod: Pod) -> bool:
         return pod.spec.node_name in self._nodes and pod.spec.node_name not in self._failed
@@ -228,11 +229,11 @@ class HollowNodes:
         if new is not None:
             self._count(("job", new.metadata.uid, ""))
 
-    async def _work(self, key: Key) -> None:
-        """Takes the next step of one pod, if there is one to take now."""
+    async def _work(self, key: Key) -> float | None:
+        """Takes the next step of one pod, if there is one to take now. Returns the seconds until its time is over."""
         pod = self._pods.store.get(key)
         if pod is None or not self._is_ours(pod):
-            return
+            return None
         name, namespace = pod.metadata.name, pod.metadata.namespace
         if pod.metadata.deletion_timestamp is not None:
             await self._cluster.delete(PODS, name, namespace, uid=pod.metadata.uid, grace_period_seconds=0)
@@ -241,14 +242,13 @@ class HollowNodes:
         elif pod.status.phase == "Running":
             gang = self._gangs[gang_of(pod)]
             gang.running[key] = pod
-            ends = gang.ends.get(key)
-            if ends is not None and asyncio.get_running_loop().time() >= ends:
-                await self._write(pod, "Failed" if pod.metadata.annotations.get(RUN_RESULT) == "fail" else "Succeeded")
-            else:
-                self._count(gang_of(pod))
-                if ends is not None:
-                    # uvloop rounds timers to milliseconds, so this one may have come a little early.
-                    self._worker.mark_at(key, ends)
+            self._count(gang_of(pod))
+            left = gang.ends[key] - asyncio.get_running_loop().time() if key in gang.ends else None
+            # uvloop rounds timers to milliseconds, so this look may have come a little early.
+            if left is None or left > 0:
+                return left
+            await self._write(pod, "Failed" if pod.metadata.annotations.get(RUN_RESULT) == "fail" else "Succeeded")
+        return None
 
     async def _write(self, pod: Pod, phase: str) -> None:
         """Writes a new phase. The conditions are a list, replaced as a whole: only in the version it was made from."""
@@ -283,7 +283,7 @@ class HollowNodes:
             seconds = run_seconds(pod)
             if pod_key not in gang.ends and seconds is not None:
                 gang.ends[pod_key] = now + seconds / self._speed
-                self._worker.mark_at(pod_key, gang.ends[pod_key])
+                self._queue.add_after(pod_key, seconds / self._speed)
 
     def _size(self, key: GangKey, gang: _Gang) -> int:
         """How many pods make the gang complete."""

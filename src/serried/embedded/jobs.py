@@ -22,8 +22,8 @@ from serried.api.names import COMPLETION_INDEX
 from serried.api.resources import PODS, Resource
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
+from serried.cluster.work_queue import WorkQueue
 from serried.embedded.job_plan import TRACKING, Job, Plan, has_failed, next_status, plan_pods
-from serried.embedded.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +83,8 @@ class JobController:
         self._pods = Informer(cluster, PODS, on_change=self._pod_changed)
         self._pods_of: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
         self._records: dict[Key, _Record] = {}
-        self._worker: Worker[Key] = Worker(self._sync)
-        self._orphans: Worker[Key] = Worker(self._release_orphan)
-        self._synced = False
+        self._queue: WorkQueue[Key] = WorkQueue(self._sync)
+        self._orphans: WorkQueue[Key] = WorkQueue(self._release_orphan)
 
     async def start(self) -> None:
         """Returns when all that is there has been seen; from then on Jobs are looked after."""
@@ -93,16 +92,14 @@ class JobController:
         self._pods.start()
         await self._jobs.synced()
         await self._pods.synced()
-        self._synced = True
-        for key in {*self._jobs.store, *self._pods_of}:
-            self._worker.mark(key)
+        self._queue.start()
+        self._orphans.start()
 
     async def stop(self) -> None:
         """Nothing is written after this."""
-        self._synced = False
         await self._jobs.stop()
         await self._pods.stop()
-        await self._worker.stop()
+        await self._queue.stop()
         await self._orphans.stop()
 
     # --- What changes
@@ -110,7 +107,7 @@ class JobController:
     def _job_changed(self, old: Job | None, new: Job | None) -> None:
         job = new or old
         if job is not None:
-            self._mark(job.key)
+            self._queue.add(job.key)
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         for pod, is_there in ((old, False), (new, True)):
@@ -125,13 +122,9 @@ class JobController:
                     self._pods_of[key].pop(pod.key, None)
                     if not self._pods_of[key]:
                         del self._pods_of[key]
-                self._mark(key)
-            elif is_there and TRACKING in pod.metadata.finalizers and self._synced:
-                self._orphans.mark(pod.key)
-
-    def _mark(self, key: Key) -> None:
-        if self._synced:
-            self._worker.mark(key)
+                self._queue.add(key)
+            elif is_there and TRACKING in pod.metadata.finalizers:
+                self._orphans.add(pod.key)
 
     # --- What is done
 
@@ -182,8 +175,9 @@ class JobController:
         if record.failures and create:
             back_off = min(FIRST_BACK_OFF * 2 ** (record.failures - 1), LONGEST_BACK_OFF)
             when = record.last_failure + back_off / self._speed
-            if asyncio.get_running_loop().time() < when:
-                self._worker.mark_at(job.key, when)
+            left = when - asyncio.get_running_loop().time()
+            if left > 0:
+                self._queue.add_after(job.key, left)
                 create = ()
         return await self._together(
             [
