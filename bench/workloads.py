@@ -42,7 +42,7 @@ from serried.api.resources import (
 )
 from serried.cluster.http import HttpCluster
 from serried.cluster.informer import Informer
-from serried.control import conditions
+from serried.lifecycle import conditions
 
 NAMESPACE, FLAVOR = "bench", "default"
 COHORTS, QUEUES, NOMINAL, BORROWING = 5, 30, 20, 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from serried.api.meta import Condition
 from serried.api.resources import CLUSTER_QUEUES, WORKLOADS
-from serried.control import conditions
+from serried.lifecycle import conditions
 from tests.scenarios.arena import GPU, Arena
 
 

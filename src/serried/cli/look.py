@@ -20,9 +20,9 @@ from serried.cli.common import Failure, Output
 from serried.cli.connect import complete, configuration, connect
 from serried.control.run import NotServed
 from serried.control.snapshot import read
-from serried.control.state import State
 from serried.jobs import job as jobs
 from serried.jobs.podset import workload_name
+from serried.lifecycle.cluster_state import ClusterState
 from serried.observe.nodes import Domain, domains
 from serried.observe.report import Report, report
 
@@ -46,10 +46,10 @@ class Waiting(msgspec.Struct, rename="camel"):
     reason: str
 
 
-def snapshot(kubeconfig: Path | None, context: str | None, config: Path | None = None) -> State:
+def snapshot(kubeconfig: Path | None, context: str | None, config: Path | None = None) -> ClusterState:
     settings = configuration(config)
 
-    async def work() -> State:
+    async def work() -> ClusterState:
         async with connect(kubeconfig, context) as cluster:
             return await read(cluster, settings)
 
@@ -89,7 +89,7 @@ def show_queue(
             console.print(Padding(Text(row.reason, style="dim"), (0, 0, 0, 4)))
 
 
-def queue_rows(state: State, now: datetime, namespace: str | None, *, everything: bool) -> list[Waiting]:
+def queue_rows(state: ClusterState, now: datetime, namespace: str | None, *, everything: bool) -> list[Waiting]:
     """Admitted first, then who waits in the order in which they are looked at; finished ones with `everything`."""
     rows: list[tuple[tuple[object, ...], Waiting]] = []
     for key, workload in state.workloads.items():
@@ -140,7 +140,7 @@ def show_explanation(
             raise Failure(f"cannot explain {kind!r}; it is one of job, workload, pod, clusterqueue, localqueue")
 
 
-def _report(state: State, kind: str, key: Key) -> Report:
+def _report(state: ClusterState, kind: str, key: Key) -> Report:
     now = datetime.now(UTC)
     if kind == "job":
         job = state.jobs.get(key)
@@ -159,7 +159,7 @@ def _report(state: State, kind: str, key: Key) -> Report:
     return report(job, state.workloads.get(found), state.gangs.get(found), state.engine.explain(found, now))
 
 
-def _job_of(state: State, workload: Key) -> Job | None:
+def _job_of(state: ClusterState, workload: Key) -> Job | None:
     found = state.workloads.get(workload)
     key = state.job_of(found) if found is not None else None
     return state.jobs.get(key) if key is not None else None
@@ -218,7 +218,7 @@ def _print_report(found: Report, output: Output) -> None:
         )
 
 
-def _print_status(state: State, key: Key, title: str, output: Output) -> None:
+def _print_status(state: ClusterState, key: Key, title: str, output: Output) -> None:
     status = state.engine.status(key)
     if status is None:
         raise Failure(f"there is no {title}")

@@ -1,8 +1,8 @@
 """The running controller: watches feed the engine, cycles decide, others write.
 
-Everything runs on one asyncio loop. Three things go on side by side: informers that keep `State` and the engine up to
-date; cycles that admit Workloads, whenever the engine says one could help; and one reconcile at a time for each Job
-that something happened to, and for each Workload with pods that no Job owns.
+Everything runs on one asyncio loop. Three things go on side by side: informers that keep `ClusterState` and the engine
+up to date; cycles that admit Workloads, whenever the engine says one could help; and one reconcile at a time for each
+Job that something happened to, and for each Workload with pods that no Job owns.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from serried.api.meta import Key
 from serried.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import ApiError, Cluster, Forbidden, Invalid, Malformed, NotFound
-from serried.control import lifecycle
-from serried.control.actions import PatchJob, Step
 from serried.control.config import Configuration
 from serried.control.decision_writer import RETRY_FIRST, RETRY_MOST, DecisionWriter
 from serried.control.events import Recorder
 from serried.control.executor import Executor
-from serried.control.state import State, kept
 from serried.control.status_writer import StatusWriter
+from serried.lifecycle import reconcile
+from serried.lifecycle.actions import PatchJob, Step
+from serried.lifecycle.cluster_state import ClusterState, kept
 from serried.schedule.engine import Engine
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Controller:
     ) -> None:
         self.config = config or Configuration()
         self.engine = Engine(self.config.place_options(), self.config.options())
-        self.state = State(self.engine, partial(self._mark, JOBS), partial(self._mark, WORKLOADS))
+        self.state = ClusterState(self.engine, partial(self._mark, JOBS), partial(self._mark, WORKLOADS))
         self.ready = asyncio.Event()
         self._cluster = cluster
         self._clock = clock
@@ -215,10 +215,10 @@ class Controller:
 
     async def _steps(self, resource: Resource[Any], key: Key) -> Sequence[Step]:
         if resource is WORKLOADS:
-            return lifecycle.steps_without_job(self.state.view_of_workload(key), self._clock())
+            return reconcile.steps_without_job(self.state.view_of_workload(key), self._clock())
         if key in self.state.possibly_deleted and not await self._is_there(key):
             return []  # the watch will bring its end
-        return lifecycle.next_steps(self.state.view(key), self._clock())
+        return reconcile.next_steps(self.state.view(key), self._clock())
 
     async def _is_there(self, key: Key) -> bool:
         """Asks for a Job of which it is not certain: a Workload made for one that is gone would be deleted again."""
@@ -236,7 +236,7 @@ class Controller:
             # It can never succeed as it stands; the next change of the Job brings another look.
             self._refused(subject, error)
             if isinstance(step, PatchJob) and step.starts is not None:
-                await self._executor.do(lifecycle.failed_to_start(step.starts, error.message, self._clock()))
+                await self._executor.do(reconcile.failed_to_start(step.starts, error.message, self._clock()))
 
     def _refused(self, subject: Subject, error: ApiError) -> None:
         resource, key = subject

@@ -15,10 +15,10 @@ from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.resources import WORKLOADS
 from serried.cluster.protocol import ApiError, Cluster, Invalid, NotFound
-from serried.control import conditions
 from serried.control.events import Recorder
 from serried.control.executor import Observe
-from serried.control.state import State
+from serried.lifecycle import conditions
+from serried.lifecycle.cluster_state import ClusterState
 from serried.schedule.types.decisions import Admit, Evict, Finish
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class DecisionWriter:
     def __init__(
         self,
         cluster: Cluster,
-        state: State,
+        state: ClusterState,
         recorder: Recorder,
         observe: Observe,
         clock: Callable[[], datetime],

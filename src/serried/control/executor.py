@@ -12,7 +12,9 @@ from serried.api.batch import Job
 from serried.api.meta import Object
 from serried.api.resources import JOBS, POD_GROUPS, PODS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
-from serried.control.actions import (
+from serried.control.events import Recorder
+from serried.gang.plan import Move
+from serried.lifecycle.actions import (
     CreatePodGroup,
     CreateWorkload,
     DeleteWorkload,
@@ -22,8 +24,6 @@ from serried.control.actions import (
     Step,
     Warn,
 )
-from serried.control.events import Recorder
-from serried.gang.plan import Move
 
 log = logging.getLogger(__name__)
 

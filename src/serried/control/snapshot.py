@@ -6,11 +6,11 @@ from serried.api.resources import WORKLOADS
 from serried.cluster.protocol import Cluster, NotFound
 from serried.control.config import Configuration
 from serried.control.run import not_served
-from serried.control.state import State
+from serried.lifecycle.cluster_state import ClusterState
 from serried.schedule.engine import Engine
 
 
-async def read(cluster: Cluster, config: Configuration) -> State:
+async def read(cluster: Cluster, config: Configuration) -> ClusterState:
     """Lists everything the controller watches, into an engine of one's own. Kinds that are not served are empty.
 
     `config`: that of the controller, so that the engine decides as the controller's does.
@@ -18,7 +18,7 @@ async def read(cluster: Cluster, config: Configuration) -> State:
     Raises `NotServed` when there are not even Workloads.
     """
     engine = Engine(config.place_options(), config.options())
-    state = State(engine, mark=lambda _: None, mark_workload=lambda _: None)
+    state = ClusterState(engine, mark=lambda _: None, mark_workload=lambda _: None)
     for resource, change in state.feeds():
         try:
             listing = await cluster.list(resource)

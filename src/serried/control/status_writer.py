@@ -26,14 +26,14 @@ from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroupStatus
 from serried.api.resources import CLUSTER_QUEUES, COHORTS, LOCAL_QUEUES, POD_GROUPS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound, Unavailable
-from serried.control import conditions
 from serried.control.config import Configuration
 from serried.control.decision_writer import Told
 from serried.control.events import Recorder
 from serried.control.executor import Observe
-from serried.control.state import State
 from serried.gang import podgroup
 from serried.gang.membership import Gang
+from serried.lifecycle import conditions
+from serried.lifecycle.cluster_state import ClusterState
 from serried.schedule.types.reasons import Reason
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class StatusWriter:
     def __init__(
         self,
         cluster: Cluster,
-        state: State,
+        state: ClusterState,
         recorder: Recorder,
         observe: Observe,
         stored: Callable[[Resource[Any], Key], Any],

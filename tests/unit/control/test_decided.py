@@ -14,8 +14,8 @@ from serried.cluster.protocol import Unavailable
 from serried.control.controller import utc_now
 from serried.control.decision_writer import DecisionWriter
 from serried.control.events import Recorder
-from serried.control.state import State
 from serried.embedded.server import EmbeddedCluster
+from serried.lifecycle.cluster_state import ClusterState
 from serried.schedule.engine import Engine
 from serried.schedule.types.decisions import Admit, Evict
 from tests.scenarios.faults import Faults
@@ -31,7 +31,7 @@ class Bench:
         self.cluster = EmbeddedCluster()
         self.faults = Faults(self.cluster)
         self.engine = Engine()
-        self.state = State(self.engine, lambda key: None, lambda key: None)
+        self.state = ClusterState(self.engine, lambda key: None, lambda key: None)
         self.engine.set_namespace(NS, {})
         for item in (flavor("default"), cluster_queue(), local_queue()):
             feed(self.engine, item)

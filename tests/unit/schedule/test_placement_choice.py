@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from serried.api.assignment import decode
-from serried.control.conditions import reserved
+from serried.lifecycle.conditions import reserved
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.schedule.cycle.cycle import Admit
 from serried.schedule.engine import Engine

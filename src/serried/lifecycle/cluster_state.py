@@ -17,11 +17,11 @@ from serried.api.meta import Key, Object, condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup
 from serried.api.resources import Resource
-from serried.control.lifecycle import View
 from serried.gang.membership import Gang, Stage, member, workload_of
 from serried.jobs import job as jobs
 from serried.jobs.adjust import adjusted
 from serried.jobs.podset import workload_name
+from serried.lifecycle.reconcile import View
 from serried.model.nodes import same_for_placement
 from serried.model.schedulable import is_schedulable, overbooked
 from serried.schedule.engine import Engine
@@ -29,7 +29,7 @@ from serried.schedule.engine import Engine
 T = TypeVar("T", bound=Object)
 
 
-class State:
+class ClusterState:
     """Objects by kind and key, with the links between Jobs, Workloads and gangs.
 
     Every change comes through `set` or `delete`, which also tell the engine and mark the Jobs that it concerns.

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from serried.api.kueue import Workload
-from serried.control import conditions
+from serried.lifecycle import conditions
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -8,10 +8,10 @@ from typing import Any
 from serried.api.assignment import encode
 from serried.api.kueue import Workload
 from serried.api.meta import Condition
-from serried.control.actions import CreatePodGroup, PatchWorkload, Place, Step, Warn
-from serried.control.lifecycle import steps_without_job
 from serried.gang.membership import Stage
-from tests.unit.control.test_lifecycle import NOW, admitted, job, members, view
+from serried.lifecycle.actions import CreatePodGroup, PatchWorkload, Place, Step, Warn
+from serried.lifecycle.reconcile import steps_without_job
+from tests.unit.lifecycle.test_reconcile import NOW, admitted, job, members, view
 
 
 def alone() -> Workload:

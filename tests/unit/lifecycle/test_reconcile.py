@@ -15,7 +15,9 @@ from serried.api.batch import Job
 from serried.api.core import PriorityClass, RuntimeClass, Toleration
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass
 from serried.api.meta import Condition, Key
-from serried.control.actions import (
+from serried.gang.membership import Gang, Member, Stage
+from serried.jobs.podset import workload_name
+from serried.lifecycle.actions import (
     CreatePodGroup,
     CreateWorkload,
     DeleteWorkload,
@@ -25,9 +27,7 @@ from serried.control.actions import (
     Step,
     Warn,
 )
-from serried.control.lifecycle import View, next_steps
-from serried.gang.membership import Gang, Member, Stage
-from serried.jobs.podset import workload_name
+from serried.lifecycle.reconcile import View, next_steps
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 NAME = workload_name("Job", "train", "u1")
