@@ -24,8 +24,8 @@ from serried.api.core import (
     RuntimeClass,
 )
 from serried.api.kueue import PodSet
+from serried.api.problem import Problem
 from serried.api.quantity import QuantityError, format_quantity, resource_value
-from serried.jobs.podset import Problem
 from serried.model.pods import readable_requests
 
 

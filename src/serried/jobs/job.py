@@ -12,8 +12,9 @@ from serried.api.batch import Job
 from serried.api.core import PodTemplateMeta, PodTemplateSpec
 from serried.api.kueue import PodSet
 from serried.api.meta import OwnerReference, condition_is
+from serried.api.problem import Problem
 from serried.api.resources import JOBS
-from serried.jobs.podset import PodSetStart, Problem, topology_request
+from serried.jobs.podset import PodSetStart, topology_request
 
 KIND = "Job"
 POD_SET_NAME = "main"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,19 +17,9 @@ from serried.api.kueue import (
     ResourceFlavor,
     SliceConstraint,
 )
+from serried.api.problem import Problem
 
 _LABEL_LIMIT = 63  # characters of a label's value
-
-
-class Problem(NamedTuple):
-    """Bad input: which field, what it holds, what is allowed."""
-
-    field: str
-    found: str
-    allowed: str
-
-    def __str__(self) -> str:
-        return f"{self.field}: found {self.found}, allowed: {self.allowed}"
 
 
 def workload_name(kind: str, name: str, uid: str) -> str:

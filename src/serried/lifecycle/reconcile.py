@@ -29,10 +29,11 @@ from serried.api.kueue import (
 from serried.api.meta import Key, ObjectMeta, OwnerReference, condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.podgroup import PodGroup, PodGroupSpec
+from serried.api.problem import Problem
 from serried.gang.membership import Gang, Stage
 from serried.gang.plan import PodSetPlan, Values, closed_places, has_place, may_move, moves, on_plan
 from serried.jobs import job as jobs
-from serried.jobs.podset import Problem, pod_set_start, workload_name
+from serried.jobs.podset import pod_set_start, workload_name
 from serried.lifecycle import conditions
 from serried.lifecycle.actions import (
     CreatePodGroup,

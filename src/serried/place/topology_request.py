@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from serried.api.kueue import PodSetTopologyRequest
+from serried.api.problem import Problem
 from serried.model.capacity import UNLIMITED
 
 TopologyMode = Literal["required", "preferred", "unconstrained"]
@@ -27,14 +28,6 @@ class TopologyRequest:
     layers: tuple[tuple[int, int], ...]
     #: per level: the size of the slices within slices that must be together there; 0: none
     inner: tuple[int, ...]
-
-
-class Problem(NamedTuple):
-    """One thing wrong with a request: the field (relative to `topologyRequest`), what it holds, what is allowed."""
-
-    field: str
-    found: str
-    allowed: str
 
 
 class TopologyRequestError(ValueError):

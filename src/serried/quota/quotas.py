@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from serried.api.core import Quantity
 from serried.api.kueue import ClusterQueueSpec, CohortSpec, ResourceFlavor
-from serried.api.names import QueueReason
+from serried.api.problem import Problem
 from serried.api.quantity import QuantityError, resource_value
 
 #: What quota is counted by: (flavor, resource).
@@ -43,25 +43,14 @@ class Quotas:
         return tuple(flavor for group in self.groups for flavor in group.flavors)
 
 
-@dataclass(frozen=True)
-class QueueProblem:
-    """Why a ClusterQueue cannot admit: a reason of its condition Active, and the field at fault."""
-
-    reason: str
-    message: str
-    field: str = ""
-    found: str = ""
-    allowed: str = ""
-
-
-def read_quotas(spec: ClusterQueueSpec | CohortSpec) -> tuple[Quotas, list[QueueProblem]]:
+def read_quotas(spec: ClusterQueueSpec | CohortSpec) -> tuple[Quotas, list[Problem]]:
     """The quota of a spec, of a ClusterQueue or of a Cohort, and what is wrong with it.
 
     The rules are those of Kueue: a resource and a flavor each belong to one group, every flavor of a group has a quota
     for every resource the group covers and for no other, quotas are quantities >= 0. With problems the limits hold
     what could be read, so that usage can still be reported by them.
     """
-    problems: list[QueueProblem] = []
+    problems: list[Problem] = []
     groups: list[Group] = []
     nominal: dict[FlavorResource, int] = {}
     limits: dict[str, dict[FlavorResource, int]] = {"borrowingLimit": {}, "lendingLimit": {}}
@@ -79,7 +68,8 @@ def read_quotas(spec: ClusterQueueSpec | CohortSpec) -> tuple[Quotas, list[Queue
                 where = f"{at}.resources[{k}]"
                 if quota.name not in covered:
                     listed = ", ".join(group.covered_resources)
-                    _misconfigured(problems, f"{where}.name", quota.name, f"one of {path}.coveredResources: {listed}")
+                    allowed = f"one of {path}.coveredResources: {listed}"
+                    problems.append(Problem(f"{where}.name", quota.name, allowed))
                     continue
                 cell = (flavor.name, quota.name)
                 nominal[cell] = _amount(problems, quota.name, quota.nominal_quota, f"{where}.nominalQuota")
@@ -90,54 +80,50 @@ def read_quotas(spec: ClusterQueueSpec | CohortSpec) -> tuple[Quotas, list[Queue
             if missing:
                 found = ", ".join(q.name for q in flavor.resources) or "nothing"
                 allowed = f"one entry for each of {path}.coveredResources, so also for {', '.join(missing)}"
-                _misconfigured(problems, f"{at}.resources", found, allowed)
+                problems.append(Problem(f"{at}.resources", found, allowed))
         groups.append(Group(tuple(group.covered_resources), tuple(f.name for f in group.flavors)))
     return Quotas(tuple(groups), nominal, limits["borrowingLimit"], limits["lendingLimit"]), problems
 
 
-def missing_references(
-    limits: Quotas, flavors: Mapping[str, ResourceFlavor], topologies: Iterable[str]
-) -> list[QueueProblem]:
-    """Flavors of the queue that do not exist, and topologies that its flavors name and that do not exist."""
-    problems = []
-    known = set(topologies)
-    for i, group in enumerate(limits.groups):
-        for j, name in enumerate(group.flavors):
-            path = f"spec.resourceGroups[{i}].flavors[{j}].name"
-            flavor = flavors.get(name)
-            if flavor is None:
-                problems.append(_missing(QueueReason.FLAVOR_NOT_FOUND, path, name, "ResourceFlavor", flavors))
-            elif flavor.spec.topology_name and flavor.spec.topology_name not in known:
-                field = f"spec.topologyName of ResourceFlavor {name}"
-                reason = QueueReason.TOPOLOGY_NOT_FOUND
-                problems.append(_missing(reason, field, flavor.spec.topology_name, "Topology", known))
-    return problems
+def missing_flavors(quotas: Quotas, flavors: Mapping[str, ResourceFlavor]) -> list[Problem]:
+    """The flavors of a queue that do not exist."""
+    return [
+        _missing(f"spec.resourceGroups[{i}].flavors[{j}].name", name, "ResourceFlavor", flavors)
+        for i, group in enumerate(quotas.groups)
+        for j, name in enumerate(group.flavors)
+        if name not in flavors
+    ]
 
 
-def _once(problems: list[QueueProblem], seen: dict[str, str], name: str, path: str) -> None:
+def missing_topologies(
+    quotas: Quotas, flavors: Mapping[str, ResourceFlavor], topologies: Collection[str]
+) -> list[Problem]:
+    """The topologies that flavors of a queue name and that do not exist."""
+    named = ((name, flavors[name].spec.topology_name) for name in quotas.flavors if name in flavors)
+    return [
+        _missing(f"spec.topologyName of ResourceFlavor {flavor}", topology, "Topology", topologies)
+        for flavor, topology in named
+        if topology and topology not in topologies
+    ]
+
+
+def _once(problems: list[Problem], seen: dict[str, str], name: str, path: str) -> None:
     first = seen.setdefault(name, path)
     if first != path:
-        _misconfigured(problems, path, name, f"a name that is not in the queue yet ({first} has it already)")
+        problems.append(Problem(path, name, f"a name that is not in the queue yet ({first} has it already)"))
 
 
-def _amount(problems: list[QueueProblem], resource: str, quantity: Quantity, path: str) -> int:
+def _amount(problems: list[Problem], resource: str, quantity: Quantity, path: str) -> int:
     try:
         amount = resource_value(resource, quantity)
     except QuantityError as error:
-        _misconfigured(problems, path, str(quantity), f"a quantity >= 0 ({error})")
+        problems.append(Problem(path, str(quantity), f"a quantity >= 0 ({error})"))
         return 0
     if amount < 0:
-        _misconfigured(problems, path, str(quantity), "a quantity >= 0")
+        problems.append(Problem(path, str(quantity), "a quantity >= 0"))
         return 0
     return amount
 
 
-def _misconfigured(problems: list[QueueProblem], field: str, found: str, allowed: str) -> None:
-    message = f"{field} is {found!r}; allowed: {allowed}"
-    problems.append(QueueProblem(QueueReason.MISCONFIGURED, message, field, found, allowed))
-
-
-def _missing(reason: str, field: str, name: str, kind: str, known: Iterable[str]) -> QueueProblem:
-    allowed = ", ".join(sorted(known)) or "none exists yet"
-    message = f"{field} is {name!r}, but there is no such {kind} (there is: {allowed}); create it or change the name"
-    return QueueProblem(reason, message, field, name, allowed)
+def _missing(field: str, name: str, kind: str, known: Iterable[str]) -> Problem:
+    return Problem(field, name, f"a {kind} that exists (there is: {', '.join(sorted(known)) or 'none'})")

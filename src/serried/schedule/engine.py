@@ -22,9 +22,10 @@ from serried.api.kueue import (
 )
 from serried.api.meta import Key
 from serried.api.names import PendingReason, QueueReason
+from serried.api.problem import Problem
 from serried.model.world import World
 from serried.place.options import DEFAULT, PlaceOptions
-from serried.quota.quotas import QueueProblem, Quotas, read_quotas
+from serried.quota.quotas import Quotas, read_quotas
 from serried.schedule.cycle import workload_events
 from serried.schedule.cycle.cycle import Cycle, run_cycle
 from serried.schedule.cycle.explain import Explanation, explain
@@ -113,7 +114,7 @@ class Engine:
         limits, problems = read_quotas(cluster_queue.spec)
         self._put_cluster_queue(cluster_queue, limits, problems)
 
-    def _put_cluster_queue(self, given: ClusterQueue, limits: Quotas, problems: list[QueueProblem]) -> None:
+    def _put_cluster_queue(self, given: ClusterQueue, limits: Quotas, problems: list[Problem]) -> None:
         state, name = self._state, given.metadata.name
         terminating = given.metadata.deletion_timestamp is not None
         queue = state.cluster_queues.get(name)
@@ -170,7 +171,7 @@ class Engine:
         limits, problems = read_quotas(cohort.spec)
         self._put_cohort(cohort, limits, problems)
 
-    def _put_cohort(self, given: Cohort, limits: Quotas, problems: list[QueueProblem]) -> None:
+    def _put_cohort(self, given: Cohort, limits: Quotas, problems: list[Problem]) -> None:
         state, name = self._state, given.metadata.name
         known = state.cohorts.get(name)
         if known is not None and (known.spec, known.problems) == (given.spec, problems):
@@ -273,8 +274,8 @@ class Engine:
 
     # --- workloads
 
-    def set_workload(self, workload: Workload, problems: Sequence[tuple[str, str, str]] = ()) -> None:
-        """A Workload was added or changed. `problems`: what else is wrong with it (field, found, allowed)."""
+    def set_workload(self, workload: Workload, problems: Sequence[Problem] = ()) -> None:
+        """A Workload was added or changed. `problems`: what else is wrong with it."""
         workload_events.set_workload(self._state, workload, problems)
 
     def delete_workload(self, key: Key) -> None:
@@ -313,7 +314,7 @@ class Engine:
                 given.metadata.name = key[1]
                 if queue is not None:
                     given.spec, given.metadata.generation = queue.spec, queue.generation
-                problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
+                problem = Problem("the object", error, "one that can be read")
                 self._put_cluster_queue(given, queue.limits if queue else Quotas(), [problem])
             case "Cohort":
                 cohort = state.cohorts.get(key[1])
@@ -321,7 +322,7 @@ class Engine:
                 given_cohort.metadata.name = key[1]
                 if cohort is not None:
                     given_cohort.spec, given_cohort.metadata.generation = cohort.spec, cohort.generation
-                problem = QueueProblem(QueueReason.MISCONFIGURED, f"the object cannot be read: {error}", found=error)
+                problem = Problem("the object", error, "one that can be read")
                 self._put_cohort(given_cohort, cohort.limits if cohort is not None else Quotas(), [problem])
             case "AdmissionCheck":
                 self.delete_admission_check(key[1])

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from serried.api.problem import Problem
 from serried.cli import demo_story as story
 from serried.cli.common import Failure
 from serried.cli.demo import Play, in_short, kept_logs, perform
@@ -229,7 +230,7 @@ def _shortage(maximum: int) -> Shortage:
         (lacks_quota("main", "vision", _shortage(160), ""), "64 GPUs wanted, 24 unused: 40 missing"),
         (lacks_quota("main", "vision", _shortage(48), ""), "64 GPUs wanted of 48: never fits"),
         (behind("vision", "vision/job-a", 2), "2 ahead of it in vision (StrictFIFO)"),
-        (bad_request("main", "h100", "f", "x", "y"), "f is x; allowed for flavor h100 is y"),
+        (bad_request("main", "h100", Problem("f", "x", "y")), "for flavor h100, f: found x, allowed: y"),
     ],
 )
 def test_reasons_in_short(reason: Reason, short: str) -> None:

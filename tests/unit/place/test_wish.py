@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from serried.api.kueue import PodSetTopologyRequest, SliceConstraint
-from serried.place.topology_request import Problem, TopologyRequestError, check_topology_request, read_topology_request
+from serried.api.problem import Problem
+from serried.place.topology_request import TopologyRequestError, check_topology_request, read_topology_request
 
 LEVELS = ("block", "rack", "host")
 

@@ -98,16 +98,16 @@ class TestInactive:
         [
             ({"stopPolicy": "Hold"}, "Stopped", "spec.stopPolicy is Hold"),
             ({"stopPolicy": "HoldAndDrain"}, "Stopped", "spec.stopPolicy is HoldAndDrain"),
-            ({"flavors": {"nope": {"cpu": 1}}}, "FlavorNotFound", "spec.resourceGroups[0].flavors[0].name is 'nope'"),
+            ({"flavors": {"nope": {"cpu": 1}}}, "FlavorNotFound", "spec.resourceGroups[0].flavors[0].name: found nope"),
             (
                 {"flavors": {"lost": {"cpu": 1}}},
                 "TopologyNotFound",
-                "spec.topologyName of ResourceFlavor lost is 'nowhere'",
+                "spec.topologyName of ResourceFlavor lost: found nowhere",
             ),
             (
                 {"flavors": {"default": {"cpu": "-1"}}},
                 "Misconfigured",
-                "nominalQuota is '-1'; allowed: a quantity >= 0",
+                "nominalQuota: found -1, allowed: a quantity >= 0",
             ),
             (
                 {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}},

@@ -9,6 +9,7 @@ import pytest
 
 from serried.api.kueue import Workload
 from serried.api.names import PendingReason
+from serried.schedule.types.wording import misconfigured
 from serried.schedule.types.workload import read_workload, total_requests
 from tests.unit.schedule.objects import GPU, NS, RACK, at, pod_set, workload
 
@@ -73,7 +74,8 @@ CONTAINER = "spec.podSets[0].template.spec.containers[0].resources"
     ],
 )
 def test_a_bad_quantity_is_named(pod: dict[str, Any], field: str, found: str) -> None:
-    (reason,) = read_workload(workload("w", pod_set(1, pod=pod))).problems
+    (problem,) = read_workload(workload("w", pod_set(1, pod=pod))).problems
+    reason = misconfigured(problem)
     assert (reason.layer, reason.code) == ("input", PendingReason.MISCONFIGURED)
     assert (reason.field, reason.found) == (field, found)
     assert reason.allowed

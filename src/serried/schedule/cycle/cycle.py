@@ -15,6 +15,7 @@ from heapq import nsmallest
 
 from serried.api.assignment import AssignmentError
 from serried.api.names import EvictedReason, FinishedReason
+from serried.api.problem import Problem
 from serried.quota.quotas import FlavorResource
 from serried.schedule.cycle.admission import Grant, to_reservation
 from serried.schedule.cycle.nominate import Nomination, nominate, takes
@@ -33,7 +34,7 @@ from serried.schedule.state.state import State
 from serried.schedule.types import wording
 from serried.schedule.types.decisions import Admit, Cycle, Evict, Finish, Wait
 from serried.schedule.types.reasons import Reason
-from serried.schedule.types.workload import Order, misconfigured
+from serried.schedule.types.workload import Order
 
 __all__ = ["Admit", "Cycle", "Evict", "Finish", "Wait", "run_cycle"]
 
@@ -334,8 +335,8 @@ class _Turn:
         try:
             grant = to_reservation(state, record, queue, found)
         except AssignmentError as error:
-            allowed = "a placement that a topologyAssignment can hold"
-            reason = misconfigured("spec.podSets", f"placed as {error}", allowed)
+            problem = Problem("spec.podSets", f"placed as {error}", "a placement that a topologyAssignment can hold")
+            reason = wording.misconfigured(problem)
             park(state, queue, record.info.order, Parked(reason, Help.NODES, never=True))
             return
         old = found.replaces

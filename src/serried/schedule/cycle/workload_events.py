@@ -8,17 +8,18 @@ from dataclasses import replace
 from serried.api.kueue import Workload
 from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import WorkloadCondition
+from serried.api.problem import Problem
 from serried.schedule.cycle.admission import from_status, reserved_at, same_claims
 from serried.schedule.cycle.second_pass import lacks_checks, needs_second
 from serried.schedule.state.fair_usage import count_usage
 from serried.schedule.state.records import Record
 from serried.schedule.state.routing import route
 from serried.schedule.state.state import State
-from serried.schedule.types.workload import WorkloadInfo, misconfigured, read_workload
+from serried.schedule.types.workload import WorkloadInfo, read_workload
 
 
-def set_workload(state: State, workload: Workload, problems: Sequence[tuple[str, str, str]] = ()) -> None:
-    """A Workload was added or changed. `problems`: what else is wrong with it (field, found, allowed).
+def set_workload(state: State, workload: Workload, problems: Sequence[Problem] = ()) -> None:
+    """A Workload was added or changed. `problems`: what else is wrong with it.
 
     Finished: all it held is given back. With a reservation in its status: it holds just that. Without: it waits,
     unless the engine has admitted it and the admission is still on its way.
@@ -58,14 +59,12 @@ def set_workload(state: State, workload: Workload, problems: Sequence[tuple[str,
         route(state, record)
 
 
-def _read(state: State, workload: Workload, problems: Sequence[tuple[str, str, str]]) -> WorkloadInfo:
+def _read(state: State, workload: Workload, problems: Sequence[Problem]) -> WorkloadInfo:
     info = read_workload(workload, boost=state.options.priority_boost)
-    return replace(info, problems=(*info.problems, *(misconfigured(*p) for p in problems))) if problems else info
+    return replace(info, problems=(*info.problems, *problems)) if problems else info
 
 
-def _reread(
-    state: State, record: Record, workload: Workload, problems: Sequence[tuple[str, str, str]], waits: bool
-) -> bool:
+def _reread(state: State, record: Record, workload: Workload, problems: Sequence[Problem], waits: bool) -> bool:
     """What of status and metadata counts: whether it is being evicted, its checks, its lost nodes.
 
     Returns whether it still waits where it did.

@@ -51,8 +51,8 @@ def topology_mismatch(
     if not levels:
         return no_topology(queue, pod_set, [name])
     for problem in check_topology_request(wish, levels, pod_set.count):
-        field = f"spec.podSets[{index}].{problem.field}"
-        bad = partial(wording.bad_request, pod_set.name, name, field, problem.found, problem.allowed)
+        problem = problem._replace(field=f"spec.podSets[{index}].{problem.field}")
+        bad = partial(wording.bad_request, pod_set.name, name, problem)
         return Refusal(RefusalKind.BAD_REQUEST, f'Flavor "{name}" does not contain the requested level', bad)
     return None
 

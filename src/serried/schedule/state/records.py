@@ -9,9 +9,10 @@ from typing import Literal
 
 from serried.api.kueue import Admission, ClusterQueueSpec, CohortSpec, LocalQueueSpec
 from serried.api.meta import Key
+from serried.api.problem import Problem
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
-from serried.quota.quotas import FlavorResource, QueueProblem, Quotas
+from serried.quota.quotas import FlavorResource, Quotas
 from serried.schedule.state.pending_queue import Help, Parked, PendingQueue
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order, WorkloadInfo
@@ -35,7 +36,7 @@ class ClusterQueueState:
     generation: int
     limits: Quotas
     #: what is wrong with the spec itself
-    problems: list[QueueProblem]
+    problems: list[Problem]
     terminating: bool
     pending: PendingQueue
     activity: Activity
@@ -67,7 +68,7 @@ class CohortState:
     generation: int
     limits: Quotas
     #: what is wrong with the spec itself
-    problems: list[QueueProblem]
+    problems: list[Problem]
 
 
 @dataclass

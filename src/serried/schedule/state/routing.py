@@ -8,7 +8,7 @@ from datetime import datetime
 
 from serried.api.meta import Key, condition_is
 from serried.api.names import CheckState, PendingReason, QueueReason
-from serried.quota.quotas import missing_references
+from serried.quota.quotas import missing_flavors, missing_topologies
 from serried.schedule.state.pending_queue import Help
 from serried.schedule.state.records import Activity, ClusterQueueState, Record
 from serried.schedule.state.state import State
@@ -107,7 +107,7 @@ def _cohort_fault(state: State, name: str) -> tuple[str, str] | None:
     for above in state.ledger.ancestors(name):
         cohort = state.cohorts.get(above)
         if cohort is not None and cohort.problems:
-            why = "; ".join(p.message for p in cohort.problems)
+            why = "; ".join(map(str, cohort.problems))
             return QueueReason.MISCONFIGURED, f"Cohort {above}: {why}"
     return None
 
@@ -132,10 +132,13 @@ def _activity(state: State, queue: ClusterQueueState) -> Activity:
     if inactive := [n for n in names if condition_is(state.checks[n].status.conditions, "Active", "False")]:
         message = f"Can't admit new workloads: AdmissionCheck {', '.join(inactive)} is not active"
         return Activity(False, QueueReason.ADMISSION_CHECK_INACTIVE, message)
-    problems = queue.problems or missing_references(queue.limits, state.flavors, state.topologies)
-    if problems:
-        message = "Can't admit new workloads: " + "; ".join(p.message for p in problems)
-        return Activity(False, problems[0].reason, message)
+    for reason, problems in (
+        (QueueReason.MISCONFIGURED, queue.problems),
+        (QueueReason.FLAVOR_NOT_FOUND, missing_flavors(queue.limits, state.flavors)),
+        (QueueReason.TOPOLOGY_NOT_FOUND, missing_topologies(queue.limits, state.flavors, state.topologies)),
+    ):
+        if problems:
+            return Activity(False, reason, "Can't admit new workloads: " + "; ".join(map(str, problems)))
     return Activity(True, QueueReason.READY, READY)
 
 
@@ -152,7 +155,7 @@ def _destination(state: State, record: Record) -> str | Reason:
             allowed="true",
         )
     if info.problems:
-        return info.problems[0]
+        return wording.misconfigured(info.problems[0])
     failed = [name for name, s in record.checks.items() if s in (CheckState.RETRY, CheckState.REJECTED)]
     if failed:
         return wording.failed_checks(failed)

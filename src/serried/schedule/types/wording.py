@@ -10,6 +10,7 @@ import msgspec
 
 from serried.api.meta import Key
 from serried.api.names import HOSTNAME, PendingReason
+from serried.api.problem import Problem
 from serried.api.quantity import format_quantity
 from serried.place.result import NoPlacement, Placement
 from serried.quota.ledger import Shortage
@@ -64,6 +65,18 @@ def lacks_quota(pod_set: str, queue: str, short: Shortage, holders: str) -> Reas
     )
 
 
+def misconfigured(problem: Problem) -> Reason:
+    """The workload cannot be admitted as it is written."""
+    return Reason(
+        layer="input",
+        code=PendingReason.MISCONFIGURED,
+        message=f"{problem}. Correct it in the job and submit that again.",
+        field=problem.field,
+        found=problem.found,
+        allowed=problem.allowed,
+    )
+
+
 def not_optimal(placements: Sequence[Placement]) -> str:
     """Optimal placement was asked for, but not all pod sets are known to have it; "" if they are."""
     told = [f"The placement of pod set {p.pod_set} may not be optimal: {p.fallback}." for p in placements if p.fallback]
@@ -100,18 +113,17 @@ def no_flavor(pod_set: str, queue: str, why: Sequence[str]) -> Reason:
     )
 
 
-def bad_request(pod_set: str, flavor: str, field: str, found: str, allowed: str) -> Reason:
+def bad_request(pod_set: str, flavor: str, problem: Problem) -> Reason:
     """A topology request that the levels of a flavor cannot meet as it is written."""
     return Reason(
         layer="input",
         code=PendingReason.MISCONFIGURED,
-        message=f"{opening(pod_set)}{field} is {found}; allowed for flavor {flavor} is "
-        f"{allowed}. Correct it in the job and submit that again.",
+        message=f"{opening(pod_set)}for flavor {flavor}, {problem}. Correct it in the job and submit that again.",
         constraint=f"topology levels of flavor {flavor}",
         where=f"flavor {flavor}",
-        field=field,
-        found=found,
-        allowed=allowed,
+        field=problem.field,
+        found=problem.found,
+        allowed=problem.allowed,
     )
 
 

@@ -22,13 +22,12 @@ from serried.api.names import (
     SCHEDULER_NAME,
     SLICE_REPLACES,
     EvictedReason,
-    PendingReason,
     WorkloadCondition,
 )
+from serried.api.problem import Problem
 from serried.api.quantity import LIMIT, MILLI, QuantityError, format_quantity, parse, resource_value
 from serried.model.pods import pod_requests
 from serried.model.requests import PodSetRequest
-from serried.schedule.types.reasons import Reason
 
 #: Where a workload stands in a ClusterQueue, smallest first: higher priority, then longer in the queue, then by name.
 #: (-priority, seconds since 1970 at which it queued, uid, namespace, name); no two are equal.
@@ -66,7 +65,7 @@ class WorkloadInfo:
     #: a gate keeps it from preempting others
     gated: bool = False
     #: what is wrong with it as written; not empty: it cannot be admitted until it is changed
-    problems: tuple[Reason, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
     @cached_property
     def order(self) -> Order:
@@ -130,7 +129,7 @@ def read_workload(workload: Workload, *, boost: bool = False) -> WorkloadInfo:
     `boost`: the annotation that raises or lowers the priority counts.
     """
     meta, spec, status = workload.metadata, workload.spec, workload.status
-    problems: list[Reason] = []
+    problems: list[Problem] = []
     given_back = {r.name: max(0, r.count) for r in status.reclaimable_pods}
     pod_sets = [
         _read_pod_set(pod_set, f"spec.podSets[{i}]", given_back.get(pod_set.name, 0), problems)
@@ -138,9 +137,7 @@ def read_workload(workload: Workload, *, boost: bool = False) -> WorkloadInfo:
     ]
     for name, times in Counter(p.name for p in spec.pod_sets).items():
         if times > 1:
-            problems.append(
-                misconfigured("spec.podSets[].name", f"{name} ({times} times)", "a different name for each")
-            )
+            problems.append(Problem("spec.podSets[].name", f"{name} ({times} times)", "a different name for each"))
     return WorkloadInfo(
         key=meta.key,
         uid=meta.uid,
@@ -177,23 +174,11 @@ def _queued_at(workload: Workload) -> datetime:
     return workload.metadata.creation_timestamp or _ALWAYS
 
 
-def misconfigured(field: str, found: str, allowed: str) -> Reason:
-    """The reason of a workload that cannot be admitted as it is written."""
-    return Reason(
-        layer="input",
-        code=PendingReason.MISCONFIGURED,
-        message=f"{field} is {found}; allowed is {allowed}. Correct it in the job and submit that again.",
-        field=field,
-        found=found,
-        allowed=allowed,
-    )
-
-
-def _read_pod_set(pod_set: PodSet, path: str, given_back: int, problems: list[Reason]) -> PodSetRequest:
+def _read_pod_set(pod_set: PodSet, path: str, given_back: int, problems: list[Problem]) -> PodSetRequest:
     spec = pod_set.template.spec
     wrong = list(_quantity_problems(spec, f"{path}.template.spec"))
     if pod_set.count < 0:
-        wrong.append(misconfigured(f"{path}.count", str(pod_set.count), "a number >= 0"))
+        wrong.append(Problem(f"{path}.count", str(pod_set.count), "a number >= 0"))
     problems += wrong
     return PodSetRequest(
         name=pod_set.name,
@@ -207,7 +192,7 @@ def _read_pod_set(pod_set: PodSet, path: str, given_back: int, problems: list[Re
     )
 
 
-def _quantity_problems(spec: PodSpec, path: str) -> Iterator[Reason]:
+def _quantity_problems(spec: PodSpec, path: str) -> Iterator[Problem]:
     for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for i, container in enumerate(containers):
             resources, at = container.resources, f"{path}.{kind}[{i}].resources"
@@ -217,7 +202,7 @@ def _quantity_problems(spec: PodSpec, path: str) -> Iterator[Reason]:
     yield from _check_quantities(spec.overhead, f"{path}.overhead")
 
 
-def _check_resources(requests: Mapping[str, Quantity], limits: Mapping[str, Quantity], path: str) -> Iterator[Reason]:
+def _check_resources(requests: Mapping[str, Quantity], limits: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
     wrong = [*_check_quantities(requests, f"{path}.requests"), *_check_quantities(limits, f"{path}.limits")]
     yield from wrong
     if wrong:
@@ -226,15 +211,15 @@ def _check_resources(requests: Mapping[str, Quantity], limits: Mapping[str, Quan
         request, limit = resource_value(name, requests[name]), resource_value(name, limits[name])
         if request > limit:
             most = f"at most {format_quantity(name, limit)}, its limit"
-            yield misconfigured(f"{path}.requests[{name}]", str(requests[name]), most)
+            yield Problem(f"{path}.requests[{name}]", str(requests[name]), most)
 
 
-def _check_quantities(quantities: Mapping[str, Quantity], path: str) -> Iterator[Reason]:
+def _check_quantities(quantities: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
     for name, quantity in quantities.items():
         try:
             value = resource_value(name, quantity)
         except QuantityError as error:
-            yield misconfigured(f"{path}[{name}]", repr(quantity), f"a quantity >= 0 ({error})")
+            yield Problem(f"{path}[{name}]", repr(quantity), f"a quantity >= 0 ({error})")
         else:
             if value < 0:
-                yield misconfigured(f"{path}[{name}]", str(quantity), "a quantity >= 0")
+                yield Problem(f"{path}[{name}]", str(quantity), "a quantity >= 0")
