@@ -103,7 +103,7 @@ LEAST: dict[Resource, Body] = {
     resources.WORKLOADS: workload_with(),
     resources.WORKLOAD_PRIORITY_CLASSES: {"value": 0},
     resources.ADMISSION_CHECKS: {"spec": {"controllerName": "example.com/check"}},
-    resources.POD_GROUPS: {"spec": {"minMember": 1}},
+    resources.COSCHEDULING_POD_GROUPS: {"spec": {"minMember": 1}},
 }
 
 
@@ -264,8 +264,8 @@ REFUSED: list[tuple[Resource, Body, str]] = [
         {"spec": {"controllerName": "c", "parameters": {"apiGroup": "g", "kind": "1K", "name": "n"}}},
         "kind",
     ),
-    (resources.POD_GROUPS, {"spec": {"minMember": 0}}, "minMember"),
-    (resources.POD_GROUPS, {"spec": {"minMember": 1, "minResources": {"cpu": "lots"}}}, "minResources"),
+    (resources.COSCHEDULING_POD_GROUPS, {"spec": {"minMember": 0}}, "minMember"),
+    (resources.COSCHEDULING_POD_GROUPS, {"spec": {"minMember": 1, "minResources": {"cpu": "lots"}}}, "minResources"),
 ]
 
 

@@ -13,13 +13,13 @@ import pytest
 
 from serried.api.resources import (
     CLUSTER_QUEUES,
+    COSCHEDULING_POD_GROUPS,
     EVENTS,
     JOBS,
     LEASES,
     LOCAL_QUEUES,
     NAMESPACES,
     NODES,
-    POD_GROUPS,
     PODS,
     PRIORITY_CLASSES,
     RESOURCE_FLAVORS,
@@ -226,8 +226,8 @@ REFUSED: list[tuple[Resource[Any], Json]] = [
     (WORKLOADS, workload({"template": {}, "topologyRequest": {"required": "x" * 64}})),
     (WORKLOAD_PRIORITY_CLASSES, named("x")),
     (WORKLOAD_PRIORITY_CLASSES, named("x", value="high")),
-    (POD_GROUPS, named(spec={"minMember": 0})),
-    (POD_GROUPS, named(spec={"minResources": {"cpu": "-1"}})),
+    (COSCHEDULING_POD_GROUPS, named(spec={"minMember": 0})),
+    (COSCHEDULING_POD_GROUPS, named(spec={"minResources": {"cpu": "-1"}})),
 ]
 
 
@@ -261,7 +261,7 @@ ACCEPTED: list[tuple[Resource[Any], Json]] = [
     (LOCAL_QUEUES, named(spec={"clusterQueue": "c"}, status={"pendingWorkloads": 3})),
     (WORKLOADS, workload({"template": {"any": {"thing": None}}, "count": None})),
     (WORKLOADS, workload({"name": "a", "template": {}}, {"name": "b", "template": {}, "topologyRequest": {}})),
-    (POD_GROUPS, named(spec={"minMember": 3, "minResources": {"cpu": 3, "memory": "1Gi"}})),
+    (COSCHEDULING_POD_GROUPS, named(spec={"minMember": 3, "minResources": {"cpu": 3, "memory": "1Gi"}})),
 ]
 
 

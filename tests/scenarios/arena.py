@@ -15,16 +15,16 @@ from serried.api import names
 from serried.api.assignment import decode
 from serried.api.batch import Job
 from serried.api.core import Pod
+from serried.api.coscheduling import CoschedulingPodGroup
 from serried.api.kueue import Workload
 from serried.api.meta import Condition, find_condition
-from serried.api.podgroup import PodGroup
 from serried.api.resources import (
     CLUSTER_QUEUES,
+    COSCHEDULING_POD_GROUPS,
     EVENTS,
     JOBS,
     LOCAL_QUEUES,
     NAMESPACES,
-    POD_GROUPS,
     PODS,
     RESOURCE_FLAVORS,
     TOPOLOGIES,
@@ -231,12 +231,12 @@ class Arena:
         listing = await self.cluster.list(PODS, self.namespace, label_selector=selector)
         return sorted(listing.items, key=index)
 
-    async def pod_group(self, job: str) -> PodGroup | None:
+    async def pod_group(self, job: str) -> CoschedulingPodGroup | None:
         workload = await self.workload(job)
         if workload is None:
             return None
         try:
-            return await self.cluster.get(POD_GROUPS, workload.metadata.name, self.namespace)
+            return await self.cluster.get(COSCHEDULING_POD_GROUPS, workload.metadata.name, self.namespace)
         except NotFound:
             return None
 

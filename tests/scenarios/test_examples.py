@@ -16,7 +16,7 @@ from serried.api.resources import CLUSTER_QUEUES, JOBS, LOCAL_QUEUES, PODS, RESO
 from serried.cluster.protocol import Cluster
 from serried.control.config import load
 from serried.control.controller import Controller
-from serried.control.webhook import in_process
+from serried.embedded import webhook
 from serried.embedded.hollow import HollowNodes
 from serried.embedded.jobs import JobController
 from serried.embedded.server import EmbeddedCluster
@@ -34,7 +34,7 @@ async def apply(cluster: Cluster, text: str) -> None:
 
 @pytest.mark.parametrize(("example", "hosts"), [("job.yaml", 4), ("group.yaml", None)])
 async def test_an_example_is_bound_as_a_whole_in_one_rack(example: str, hosts: int | None) -> None:
-    cluster = EmbeddedCluster(mutators=[in_process])
+    cluster = EmbeddedCluster(mutators=[webhook.mutate])
     nodes, jobs = HollowNodes(cluster), JobController(cluster)
     wanted = described((_EXAMPLES / "nodes.yaml").read_text())
     await nodes.add(wanted)

@@ -10,7 +10,7 @@ import pytest
 
 from serried.api import names
 from serried.api.core import Pod
-from serried.api.names import PodGroupPhase, WorkloadCondition
+from serried.api.names import CoschedulingPhase, WorkloadCondition
 from serried.api.resources import JOBS, PODS, WORKLOADS
 from serried.cluster.protocol import NotFound
 from serried.control.config import Configuration
@@ -42,7 +42,7 @@ async def test_a_gang_fills_one_rack_rank_by_rank(arena: Arena) -> None:
 
     async def group_runs() -> bool:
         group = await arena.pod_group("train")
-        return group is not None and (group.status.phase, group.status.running) == (PodGroupPhase.RUNNING, 8)
+        return group is not None and (group.status.phase, group.status.running) == (CoschedulingPhase.RUNNING, 8)
 
     await arena.until(group_runs)
     done = await arena.until_condition("train", WorkloadCondition.FINISHED)
@@ -51,7 +51,7 @@ async def test_a_gang_fills_one_rack_rank_by_rank(arena: Arena) -> None:
 
     async def group_is_over() -> bool:
         group = await arena.pod_group("train")
-        return group is not None and (group.status.phase, group.status.succeeded) == (PodGroupPhase.FINISHED, 8)
+        return group is not None and (group.status.phase, group.status.succeeded) == (CoschedulingPhase.FINISHED, 8)
 
     await arena.until(group_is_over)
     reasons = {reason for reason, _ in await arena.events("train")}

@@ -10,8 +10,8 @@ import pytest
 from serried.api import names
 from serried.api.assignment import decode
 from serried.api.core import Pod
-from serried.api.names import PodGroupPhase, WorkloadCondition
-from serried.api.resources import JOBS, POD_GROUPS, WORKLOADS
+from serried.api.names import CoschedulingPhase, WorkloadCondition
+from serried.api.resources import COSCHEDULING_POD_GROUPS, JOBS, WORKLOADS
 from tests.scenarios.arena import BLOCK, GPU, HOST, RACK, Arena, assigned, index, job, node_labels
 
 SCHEDULERS = pytest.mark.parametrize("scheduler", ["serried", None], ids=["bound-by-us", "by-kube-scheduler"])
@@ -144,8 +144,8 @@ async def test_a_leader_group_runs_in_one_rack(arena: Arena, scheduler: str) -> 
     assert not racks & {("block-0", f"rack-{i}") for i in (0, 1, 2)}
 
     async def group_runs() -> bool:
-        group = await arena.cluster.get(POD_GROUPS, "group", arena.namespace)
-        return (group.status.phase, group.status.running) == (PodGroupPhase.RUNNING, 8)
+        group = await arena.cluster.get(COSCHEDULING_POD_GROUPS, "group", arena.namespace)
+        return (group.status.phase, group.status.running) == (CoschedulingPhase.RUNNING, 8)
 
     await arena.until(group_runs)
     for name in ("leader", "workers"):

@@ -126,7 +126,9 @@ class CheckState:
     REJECTED: Final = "Rejected"
 
 
-class PodGroupPhase:
+class CoschedulingPhase:
+    """Phases of a CoschedulingPodGroup."""
+
     PENDING: Final = "Pending"
     SCHEDULING: Final = "Scheduling"
     RUNNING: Final = "Running"

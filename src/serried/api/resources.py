@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from serried.api import batch, core, extensions, kueue, podgroup
+from serried.api import batch, core, coscheduling, extensions, kueue
 from serried.api.meta import Object
 
 T = TypeVar("T", bound=Object)
@@ -59,7 +59,9 @@ WORKLOAD_PRIORITY_CLASSES = Resource(
     *_KUEUE, "WorkloadPriorityClass", "workloadpriorityclasses", kueue.WorkloadPriorityClass, namespaced=False
 )
 ADMISSION_CHECKS = Resource(*_KUEUE, "AdmissionCheck", "admissionchecks", kueue.AdmissionCheck, namespaced=False)
-POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups", podgroup.PodGroup)
+COSCHEDULING_POD_GROUPS = Resource(
+    "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups", coscheduling.CoschedulingPodGroup
+)
 
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io",

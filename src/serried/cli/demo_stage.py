@@ -24,8 +24,8 @@ from serried.api.resources import (
 from serried.cli import demo_story as story
 from serried.cli.demo_story import Training
 from serried.cluster.protocol import Cluster
-from serried.control import webhook
 from serried.control.controller import Controller
+from serried.embedded import webhook
 from serried.embedded.hollow import HollowNode, HollowNodes
 from serried.embedded.jobs import JobController
 from serried.embedded.server import EmbeddedCluster
@@ -82,7 +82,7 @@ class Stage:
 async def staged(speed: float) -> AsyncIterator[Stage]:
     """Sets up cluster, queues, nodes and controllers; the clock starts when all is ready. All ends with the context."""
     clock = Clock(story.PACE * speed)
-    cluster = EmbeddedCluster(mutators=[webhook.in_process], now=clock.now)
+    cluster = EmbeddedCluster(mutators=[webhook.mutate], now=clock.now)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(cluster.close)
         nodes = HollowNodes(cluster, speed=clock.pace, now=clock.now)

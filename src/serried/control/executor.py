@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from serried.api import names
 from serried.api.batch import Job
 from serried.api.meta import Object
-from serried.api.resources import JOBS, POD_GROUPS, PODS, WORKLOADS, Resource
+from serried.api.resources import COSCHEDULING_POD_GROUPS, JOBS, PODS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
 from serried.control.events import Recorder
 from serried.gang.plan import Move
@@ -71,7 +71,8 @@ class Executor:
                 self._recorder.event(WORKLOADS, step.workload, "DeletedWorkload", f"Deleted: {step.why}")
             case CreatePodGroup():
                 group = step.pod_group
-                self._observe(POD_GROUPS, await self._cluster.create(POD_GROUPS, group, group.metadata.namespace))
+                made = await self._cluster.create(COSCHEDULING_POD_GROUPS, group, group.metadata.namespace)
+                self._observe(COSCHEDULING_POD_GROUPS, made)
             case Place():
                 await self._place(step)
             case Warn():

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from serried.api.resources import POD_GROUPS, WORKLOADS, Resource
+from serried.api.resources import COSCHEDULING_POD_GROUPS, WORKLOADS, Resource
 from serried.cluster.election import LeaderElection
 from serried.cluster.protocol import Cluster, NotFound
 from serried.control import webhook
@@ -80,7 +80,7 @@ def not_served(resource: Resource[Any]) -> NotServed:
 
 async def check_served(cluster: Cluster) -> None:
     """Raises `NotServed` when the custom kinds are not installed."""
-    needed: tuple[Resource[Any], ...] = (WORKLOADS, POD_GROUPS)
+    needed: tuple[Resource[Any], ...] = (WORKLOADS, COSCHEDULING_POD_GROUPS)
     for resource in needed:
         try:
             await cluster.list(resource, "default", label_selector="serried.io/none")

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from serried.api.coscheduling import CoschedulingPodGroupStatus
 from serried.api.kueue import (
     ClusterQueue,
     ClusterQueueStatus,
@@ -23,14 +24,13 @@ from serried.api.kueue import (
 )
 from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import WorkloadCondition
-from serried.api.podgroup import PodGroupStatus
-from serried.api.resources import CLUSTER_QUEUES, COHORTS, LOCAL_QUEUES, POD_GROUPS, WORKLOADS, Resource
+from serried.api.resources import CLUSTER_QUEUES, COHORTS, COSCHEDULING_POD_GROUPS, LOCAL_QUEUES, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound, Unavailable
 from serried.control.config import Configuration
 from serried.control.decision_writer import Told
 from serried.control.events import Recorder
 from serried.control.executor import Observe
-from serried.gang import podgroup
+from serried.gang import coscheduling
 from serried.gang.membership import Gang
 from serried.lifecycle import conditions
 from serried.lifecycle.cluster_state import ClusterState
@@ -208,14 +208,14 @@ class StatusWriter:
             started = self._clock().replace(microsecond=0)
         owner = workload.metadata.controller
         occupied_by = f"{workload.metadata.namespace}/{owner.name}" if owner is not None else ""
-        status = podgroup.status(gang, group.spec.min_member, occupied_by=occupied_by, started=started)
+        status = coscheduling.status(gang, group.spec.min_member, occupied_by=occupied_by, started=started)
         if status == group.status or _is_over(group.status):
             return
         patch = {"status": msgspec.to_builtins(status)}
-        written = await self._cluster.patch(POD_GROUPS, key[1], key[0], patch=patch, subresource="status")
-        self._observe(POD_GROUPS, written)
+        written = await self._cluster.patch(COSCHEDULING_POD_GROUPS, key[1], key[0], patch=patch, subresource="status")
+        self._observe(COSCHEDULING_POD_GROUPS, written)
 
 
-def _is_over(status: PodGroupStatus) -> bool:
+def _is_over(status: CoschedulingPodGroupStatus) -> bool:
     """A finished gang's pods may be cleaned up; what its PodGroup says stays."""
     return status.phase == "Finished"

@@ -26,10 +26,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from serried.api import names
-from serried.api.resources import JOBS, MUTATING_WEBHOOKS, Resource
+from serried.api.resources import MUTATING_WEBHOOKS
 from serried.cluster.protocol import AlreadyExists, Cluster
 from serried.control.config import ConfigurationError, Webhook
-from serried.embedded import patch
 from serried.jobs import job as jobs
 
 log = logging.getLogger(__name__)
@@ -57,14 +56,6 @@ def review(body: bytes, *, bind: bool) -> dict[str, Any]:
     if operations:
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
-
-
-def in_process(resource: Resource[Any], operation: str, obj: dict[str, Any]) -> None:
-    """The same for the embedded cluster, which asks no webhooks: one of its `mutators`. Claims the pods to bind."""
-    if resource is JOBS and operation == "CREATE" and (operations := jobs.mutate(obj, bind=True)):
-        changed = patch.apply(obj, operations)
-        obj.clear()
-        obj.update(changed)
 
 
 @dataclass(frozen=True)

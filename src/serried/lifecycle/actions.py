@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from serried.api.batch import Job
+from serried.api.coscheduling import CoschedulingPodGroup
 from serried.api.kueue import Workload
-from serried.api.podgroup import PodGroup
 from serried.gang.membership import Gang
 from serried.gang.plan import Move
 
@@ -50,7 +50,7 @@ class DeleteWorkload:
 
 @dataclass(frozen=True)
 class CreatePodGroup:
-    pod_group: PodGroup
+    pod_group: CoschedulingPodGroup
 
 
 @dataclass(frozen=True)

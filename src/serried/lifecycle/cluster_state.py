@@ -12,10 +12,10 @@ import msgspec
 from serried.api import names, resources
 from serried.api.batch import Job
 from serried.api.core import LimitRange, Node, Pod, PriorityClass, RuntimeClass
+from serried.api.coscheduling import CoschedulingPodGroup
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass, WorkloadSpec, WorkloadStatus
 from serried.api.meta import Key, Object, condition_is, find_condition
 from serried.api.names import WorkloadCondition
-from serried.api.podgroup import PodGroup
 from serried.api.resources import Resource
 from serried.gang.membership import Gang, Stage, member, workload_of
 from serried.jobs import job as jobs
@@ -41,7 +41,7 @@ class ClusterState:
         self._mark_workload = mark_workload  # one that no Job owns
         self.jobs: dict[Key, Job] = {}
         self.workloads: dict[Key, Workload] = {}
-        self.pod_groups: dict[Key, PodGroup] = {}
+        self.pod_groups: dict[Key, CoschedulingPodGroup] = {}
         self.flavors: dict[str, ResourceFlavor] = {}
         self.workload_priority_classes: dict[Key, WorkloadPriorityClass] = {}
         self.priority_classes: dict[Key, PriorityClass] = {}
@@ -217,7 +217,7 @@ class ClusterState:
             if gang.waiting or gang.counts[Stage.RELEASED]:
                 self._mark_owner(key)
 
-    def on_pod_group(self, old: PodGroup | None, new: PodGroup | None) -> None:
+    def on_pod_group(self, old: CoschedulingPodGroup | None, new: CoschedulingPodGroup | None) -> None:
         key = _key(old, new)
         if new is None:
             self.pod_groups.pop(key, None)
@@ -272,7 +272,7 @@ class ClusterState:
             (resources.PRIORITY_CLASSES, self.on_priority_class),
             (resources.WORKLOADS, self.on_workload),
             (resources.PODS, self.on_pod),
-            (resources.POD_GROUPS, self.on_pod_group),
+            (resources.COSCHEDULING_POD_GROUPS, self.on_pod_group),
             (resources.JOBS, self.on_job),
         ]
 

@@ -17,6 +17,7 @@ import msgspec
 from serried.api import assignment, names
 from serried.api.batch import Job
 from serried.api.core import PriorityClass, RuntimeClass, Toleration
+from serried.api.coscheduling import CoschedulingPodGroup, CoschedulingPodGroupSpec
 from serried.api.kueue import (
     PodSet,
     PodSetAssignment,
@@ -28,7 +29,6 @@ from serried.api.kueue import (
 )
 from serried.api.meta import Key, ObjectMeta, OwnerReference, condition_is, find_condition
 from serried.api.names import WorkloadCondition
-from serried.api.podgroup import PodGroup, PodGroupSpec
 from serried.api.problem import Problem
 from serried.gang.membership import Gang, Stage
 from serried.gang.plan import PodSetPlan, Values, closed_places, has_place, may_move, moves, on_plan
@@ -59,7 +59,7 @@ class View:
     #: how many live pods the Job has that no start of ours made
     unplanned_pods: int
     gangs: Mapping[Key, Gang]
-    pod_groups: Mapping[Key, PodGroup]
+    pod_groups: Mapping[Key, CoschedulingPodGroup]
     flavors: Mapping[str, ResourceFlavor]
     workload_priority_classes: Mapping[Key, WorkloadPriorityClass]
     priority_classes: Mapping[Key, PriorityClass]
@@ -449,7 +449,7 @@ def _owner(job: Job) -> OwnerReference:
     )
 
 
-def _pod_group(workload: Workload, size: int) -> PodGroup:
+def _pod_group(workload: Workload, size: int) -> CoschedulingPodGroup:
     owner = OwnerReference(
         api_version="kueue.x-k8s.io/v1beta2",
         kind="Workload",
@@ -457,9 +457,9 @@ def _pod_group(workload: Workload, size: int) -> PodGroup:
         uid=workload.metadata.uid,
         controller=True,
     )
-    return PodGroup(
+    return CoschedulingPodGroup(
         metadata=ObjectMeta(
             name=workload.metadata.name, namespace=workload.metadata.namespace, owner_references=[owner]
         ),
-        spec=PodGroupSpec(min_member=size),
+        spec=CoschedulingPodGroupSpec(min_member=size),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import ssl
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import msgspec
 import pytest
 
 from serried.api import names
-from serried.api.resources import JOBS, MUTATING_WEBHOOKS, PODS, Resource
+from serried.api.resources import MUTATING_WEBHOOKS, Resource
 from serried.cluster.protocol import AlreadyExists
 from serried.control import webhook
 from serried.control.config import ConfigurationError, Webhook
@@ -109,22 +108,6 @@ async def test_it_serves_over_tls_with_the_authority_it_registers() -> None:
                     assert len(operations(msgspec.json.decode(await answer.read()))) == 2
                 async with http.post(client["url"], data=b"nonsense", ssl=trust) as answer:
                     assert answer.status == 400
-
-
-def test_in_process_it_changes_jobs_and_nothing_else() -> None:
-    job = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {"template": {"spec": {}}}}
-    webhook.in_process(JOBS, "CREATE", job)
-    assert job["spec"] == {"suspend": True, "template": {"spec": {"schedulerName": "serried"}}}
-    pod: dict[str, Any] = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {}}
-    webhook.in_process(PODS, "CREATE", pod)
-    assert pod["spec"] == {}
-
-
-def test_in_process_a_job_without_a_queue_stays_as_it_is() -> None:
-    job = {"metadata": {"name": "free"}, "spec": {"template": {"spec": {"containers": []}}}}
-    before = copy.deepcopy(job)
-    webhook.in_process(JOBS, "CREATE", job)
-    assert job == before
 
 
 @pytest.mark.parametrize("files", [(), ("tls.crt", "tls.key", "ca.crt")])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from serried.api import names
 from serried.api.core import Pod, PodSchedulingGate
-from serried.api.names import PodGroupPhase
-from serried.gang import podgroup
+from serried.api.names import CoschedulingPhase
+from serried.gang import coscheduling
 from serried.gang.membership import Gang, Member, Stage, member
 from serried.gang.plan import Move, PodSetPlan, closed_places, moves
 
@@ -222,12 +222,12 @@ def test_a_gang_waits_for_a_member_that_somebody_else_holds() -> None:
 
 def test_podgroup_phases() -> None:
     def phase(members: Iterable[Member]) -> str:
-        return podgroup.status(gang(members), 2, occupied_by="", started=None).phase
+        return coscheduling.status(gang(members), 2, occupied_by="", started=None).phase
 
-    assert phase([]) == PodGroupPhase.PENDING
-    assert phase([pod(0)]) == PodGroupPhase.SCHEDULING
-    assert phase([pod(0, Stage.BOUND), pod(1)]) == PodGroupPhase.SCHEDULING
-    assert phase([pod(0, Stage.READY), pod(1, Stage.BOUND)]) == PodGroupPhase.RUNNING
-    assert phase([pod(0, Stage.SUCCEEDED), pod(1, Stage.READY)]) == PodGroupPhase.RUNNING
-    assert phase([pod(0, Stage.SUCCEEDED), pod(1, Stage.SUCCEEDED)]) == PodGroupPhase.FINISHED
-    assert phase([pod(0, Stage.SUCCEEDED), pod(1, Stage.FAILED)]) == PodGroupPhase.FAILED
+    assert phase([]) == CoschedulingPhase.PENDING
+    assert phase([pod(0)]) == CoschedulingPhase.SCHEDULING
+    assert phase([pod(0, Stage.BOUND), pod(1)]) == CoschedulingPhase.SCHEDULING
+    assert phase([pod(0, Stage.READY), pod(1, Stage.BOUND)]) == CoschedulingPhase.RUNNING
+    assert phase([pod(0, Stage.SUCCEEDED), pod(1, Stage.READY)]) == CoschedulingPhase.RUNNING
+    assert phase([pod(0, Stage.SUCCEEDED), pod(1, Stage.SUCCEEDED)]) == CoschedulingPhase.FINISHED
+    assert phase([pod(0, Stage.SUCCEEDED), pod(1, Stage.FAILED)]) == CoschedulingPhase.FAILED

@@ -15,7 +15,7 @@ import yaml
 
 from serried.api import resources
 from serried.api.crds import quota
-from serried.api.crds.podgroup import pod_group
+from serried.api.crds.coscheduling import pod_group
 from serried.api.crds.schema import Schema
 from serried.api.crds.workload import workload
 
@@ -103,7 +103,7 @@ def _kinds() -> list[_Kind]:
             ),
         ),
         _Kind(
-            resources.POD_GROUPS,
+            resources.COSCHEDULING_POD_GROUPS,
             pod_group(),
             ("pg", "pgs"),
             columns=(

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from serried.api.names import PodGroupPhase
-from serried.api.podgroup import PodGroupStatus
+from serried.api.coscheduling import CoschedulingPodGroupStatus
+from serried.api.names import CoschedulingPhase
 from serried.gang.membership import Gang, Stage
 
 
-def status(gang: Gang, size: int, *, occupied_by: str, started: datetime | None) -> PodGroupStatus:
+def status(gang: Gang, size: int, *, occupied_by: str, started: datetime | None) -> CoschedulingPodGroupStatus:
     """The status a PodGroup of `size` members has; phases as users of the Coscheduling plugin know them."""
     running = gang.counts[Stage.READY] + gang.counts[Stage.BOUND]
     succeeded, failed = gang.counts[Stage.SUCCEEDED], gang.counts[Stage.FAILED]
     if not gang.members:
-        phase = PodGroupPhase.PENDING
+        phase = CoschedulingPhase.PENDING
     elif succeeded >= size:
-        phase = PodGroupPhase.FINISHED
+        phase = CoschedulingPhase.FINISHED
     elif running + succeeded + failed < size:
-        phase = PodGroupPhase.SCHEDULING
+        phase = CoschedulingPhase.SCHEDULING
     else:
-        phase = PodGroupPhase.FAILED if failed and not running else PodGroupPhase.RUNNING
-    return PodGroupStatus(
+        phase = CoschedulingPhase.FAILED if failed and not running else CoschedulingPhase.RUNNING
+    return CoschedulingPodGroupStatus(
         phase=phase,
         occupied_by=occupied_by,
         running=running,

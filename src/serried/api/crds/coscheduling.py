@@ -1,4 +1,4 @@
-"""Schema of PodGroup, as users of the Coscheduling plugin know it."""
+"""Schema of the PodGroup of scheduling.x-k8s.io, as users of the Coscheduling plugin know it."""
 
 from __future__ import annotations
 
