@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serried.api.label_selector import SelectorError
 from serried.embedded import selectors
-from serried.embedded.selectors import SelectorError
 
 
 def labelled(**labels: str) -> dict[str, Any]:
