@@ -2,16 +2,16 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
 from serried.api.resources import NAMESPACES, NODES
 from serried.cluster.http import HttpCluster
 from serried.cluster.protocol import Cluster, NotFound
+from serried.embedded.server import EmbeddedCluster
+from tests.contract.answers import Both
 from tools.controlplane import ControlPlane
-
-Backend = Literal["real", "embedded"]
 
 
 @pytest.fixture(params=["real", "embedded"])
@@ -22,8 +22,6 @@ async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
         control_plane: ControlPlane = request.getfixturevalue("control_plane")
         made = await HttpCluster.from_kubeconfig(control_plane.kubeconfig)
     else:
-        from serried.embedded.server import EmbeddedCluster
-
         made = EmbeddedCluster()
     try:
         yield made
@@ -61,3 +59,15 @@ def pod() -> Callable[..., dict[str, Any]]:
         }
 
     return manifest
+
+
+@pytest.fixture
+async def both(control_plane: ControlPlane) -> AsyncIterator[Both]:
+    """A real API server and the embedded one, with a namespace of the test's own on each."""
+    async with await HttpCluster.from_kubeconfig(control_plane.kubeconfig) as real:
+        made = await real.create(NAMESPACES, {"metadata": {"generateName": "answers-"}})
+        embedded = EmbeddedCluster()
+        await embedded.create(NAMESPACES, {"metadata": {"name": made.metadata.name}})
+        yield Both(real, embedded, made.metadata.name)
+        await embedded.close()
+        await real.delete(NAMESPACES, made.metadata.name)

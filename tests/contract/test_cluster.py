@@ -208,47 +208,6 @@ async def test_a_merge_patch_can_insist_on_a_version_and_on_an_object(cluster: C
     assert await cluster.get(LEASES, "a", namespace) == new
 
 
-async def test_a_json_patch_is_done_step_by_step(cluster: Cluster, namespace: str) -> None:
-    await cluster.create(LEASES, named("a", labels={"keep": "1", "drop": "1", "change": "1"}), namespace)
-    patched = await cluster.patch(
-        LEASES,
-        "a",
-        namespace,
-        patch=[
-            {"op": "test", "path": "/metadata/labels/change", "value": "1"},
-            {"op": "replace", "path": "/metadata/labels/change", "value": "2"},
-            {"op": "remove", "path": "/metadata/labels/drop"},
-            {"op": "add", "path": "/metadata/labels/example.com~1add", "value": "1"},
-            {"op": "add", "path": "/metadata/finalizers", "value": ["example.com/b"]},
-            {"op": "add", "path": "/metadata/finalizers/0", "value": "example.com/a"},
-            {"op": "add", "path": "/metadata/finalizers/-", "value": "example.com/c"},
-        ],
-    )
-    assert patched.metadata.labels == {"keep": "1", "change": "2", "example.com/add": "1"}
-    assert patched.metadata.finalizers == ["example.com/a", "example.com/b", "example.com/c"]
-    cleared = await cluster.patch(LEASES, "a", namespace, patch=[{"op": "remove", "path": "/metadata/finalizers"}])
-    assert cleared.metadata.finalizers == []
-
-
-async def test_a_json_patch_whose_test_fails_does_nothing(cluster: Cluster, namespace: str) -> None:
-    old = await cluster.create(LEASES, named("a"), namespace)
-    label = {"op": "add", "path": "/metadata/labels", "value": {"by": "two"}}
-    with pytest.raises(Invalid):
-        await cluster.patch(
-            LEASES, "a", namespace, patch=[label, {"op": "test", "path": "/metadata/uid", "value": "other"}]
-        )
-    with pytest.raises(Invalid):
-        await cluster.patch(LEASES, "a", namespace, patch=[{"op": "remove", "path": "/metadata/annotations/absent"}])
-    with pytest.raises(Conflict):
-        await cluster.patch(
-            LEASES,
-            "a",
-            namespace,
-            patch=[label, {"op": "replace", "path": "/metadata/resourceVersion", "value": "1"}],
-        )
-    assert await cluster.get(LEASES, "a", namespace) == old
-
-
 async def test_status_and_the_rest_are_written_apart(cluster: Cluster, node: str) -> None:
     both: dict[str, Any] = {"spec": {"unschedulable": True}, "status": {"allocatable": {"cpu": "8"}}}
     patched = await cluster.patch(NODES, node, patch=both)

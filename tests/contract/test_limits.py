@@ -11,9 +11,7 @@ import pytest
 from serried.api.core import Pod
 from serried.api.resources import LIMIT_RANGES, PODS, RUNTIME_CLASSES
 from serried.cluster.protocol import Cluster, NotFound
-from tests.contract.test_embedded_answers import CONTAINER, Both, asking, both, named, pod
-
-__all__ = ["both"]  # the fixture
+from tests.contract.answers import CONTAINER, Both, Refusal, asking, named, pod
 
 Json = dict[str, Any]
 GPU = "example.com/gpu"
@@ -91,7 +89,7 @@ async def test_runtime_classes(both: Both, manifest: Json) -> None:
     name = both.namespace
     manifest["spec"] = {**manifest["spec"], "runtimeClassName": name}
     real, embedded = await both.answers(lambda c: c.create(PODS, manifest, both.namespace))
-    assert isinstance(real, tuple), real
+    assert isinstance(real, Refusal), real
     assert embedded == real
     runtime_class = named(
         name,
@@ -115,10 +113,10 @@ async def test_runtime_classes(both: Both, manifest: Json) -> None:
         ):
             body = {**manifest, "metadata": {"name": "against"}, "spec": {**manifest["spec"], **against}}
             real, embedded = await both.answers(create(body, both.namespace))
-            if isinstance(real, tuple):
+            if isinstance(real, Refusal):
                 assert embedded == real
             else:
-                assert not isinstance(embedded, tuple), embedded
+                assert not isinstance(embedded, Refusal), embedded
     finally:
         with suppress(NotFound):
             await both.real.delete(RUNTIME_CLASSES, name)

@@ -143,17 +143,19 @@ class Arena:
         """A topology, a flavor over the 64 nodes, a ClusterQueue with `nominal` GPUs and the LocalQueue `main`."""
         await self.make(TOPOLOGIES, self.queue, {"levels": [{"nodeLabel": x} for x in (BLOCK, RACK, HOST)]})
         await self.make(RESOURCE_FLAVORS, self.queue, {"nodeLabels": {"pool": "gpu"}, "topologyName": self.queue})
-        flavor = {"name": self.queue, "resources": [{"name": GPU, "nominalQuota": str(nominal)}]}
-        await self.make(
-            CLUSTER_QUEUES,
-            self.queue,
-            {
-                "namespaceSelector": {},
-                "queueingStrategy": strategy,
-                "resourceGroups": [{"coveredResources": [GPU], "flavors": [flavor]}],
-            },
-        )
+        groups = self._resource_groups(nominal, GPU)
+        spec = {"namespaceSelector": {}, "queueingStrategy": strategy, "resourceGroups": groups}
+        await self.make(CLUSTER_QUEUES, self.queue, spec)
         await self.make(LOCAL_QUEUES, "main", {"clusterQueue": self.queue}, self.namespace)
+
+    def _resource_groups(self, nominal: int | str, resource: str) -> list[dict[str, Any]]:
+        flavor = {"name": self.queue, "resources": [{"name": resource, "nominalQuota": str(nominal)}]}
+        return [{"coveredResources": [resource], "flavors": [flavor]}]
+
+    async def set_quota(self, nominal: int | str, resource: str = GPU) -> None:
+        """Changes the quota of the ClusterQueue."""
+        spec = {"resourceGroups": self._resource_groups(nominal, resource)}
+        await self.cluster.patch(CLUSTER_QUEUES, self.queue, patch={"spec": spec})
 
     async def make(self, resource: Any, name: str, spec: dict[str, Any], namespace: str = "", **more: Any) -> Any:
         body = {

@@ -206,9 +206,7 @@ async def test_quota_edited_below_what_is_used_stops_nobody_and_admits_nobody(ar
     await arena.start()
     await arena.submit(job("runs", 8, seconds=3))
     await arena.until_running("runs", 8)
-    flavor = {"name": arena.queue, "resources": [{"name": GPU, "nominalQuota": "32"}]}
-    groups = [{"coveredResources": [GPU], "flavors": [flavor]}]
-    await arena.cluster.patch(CLUSTER_QUEUES, arena.queue, patch={"spec": {"resourceGroups": groups}})
+    await arena.set_quota(32)
     await arena.submit(job("waits", 1, seconds=0.1))
     await arena.until_condition("waits", QUOTA_RESERVED, "False", text=GPU)
     assert await arena.condition("runs", EVICTED) is None

@@ -33,9 +33,7 @@ async def test_quota_counts_units_and_nodes_count_gpus(arena: Arena, tmp_path: P
     file.write_text(CONFIG)
     config = load(file)
     await arena.set_up_queue()
-    flavor = {"name": arena.queue, "resources": [{"name": UNITS, "nominalQuota": "50"}]}
-    groups = [{"coveredResources": [UNITS], "flavors": [flavor]}]
-    await arena.cluster.patch(CLUSTER_QUEUES, arena.queue, patch={"spec": {"resourceGroups": groups}})
+    await arena.set_quota(50, UNITS)
     await arena.start(config)
     body = job("fits", 2)
     body["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "90"

@@ -11,7 +11,7 @@ import pytest
 from serried.api.core import Event
 from serried.api.meta import ObjectMeta
 from serried.api.names import WorkloadCondition
-from serried.api.resources import CLUSTER_QUEUES, EVENTS, JOBS, WORKLOADS, Resource
+from serried.api.resources import EVENTS, JOBS, WORKLOADS, Resource
 from serried.cluster.protocol import Cluster
 from serried.control import events
 from serried.control.controller import utc_now
@@ -65,8 +65,7 @@ async def test_an_admission_waits_for_what_is_being_written_of_the_wait(
     await arena.submit(job("second", 8, seconds=0.2))
     await asyncio.wait_for(late.carried_out.wait(), 30)
     key = (arena.namespace, await arena.workload_name("second"))
-    quota = [{"op": "replace", "path": "/spec/resourceGroups/0/flavors/0/resources/0/nominalQuota", "value": "128"}]
-    await arena.cluster.patch(CLUSTER_QUEUES, arena.queue, patch=quota)
+    await arena.set_quota(128)
 
     async def decided() -> bool:
         explanation = controller.engine.explain(key, controller.now())

@@ -27,7 +27,6 @@ from serried.cluster.protocol import (
     ApiError,
     Expired,
     Invalid,
-    JsonPatch,
     Listing,
     MergePatch,
     Propagation,
@@ -171,16 +170,14 @@ class HttpCluster:
         name: str,
         namespace: str = "",
         *,
-        patch: MergePatch | JsonPatch,
+        patch: MergePatch,
         subresource: Literal["", "status"] = "",
     ) -> T:
-        merge = isinstance(patch, Mapping)
         answer = await self._transport.send(
             "PATCH",
             _path(resource, namespace, name, subresource),
             body=patch,
-            content_type="application/merge-patch+json" if merge else "application/json-patch+json",
-            repeatable=merge,
+            content_type="application/merge-patch+json",
         )
         return self._object(resource, answer)
 

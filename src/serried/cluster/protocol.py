@@ -6,7 +6,7 @@ is one in process. Everything above this room is written against `Cluster` alone
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
@@ -17,7 +17,6 @@ from serried.api.resources import Resource
 T = TypeVar("T", bound=Object)
 
 MergePatch = Mapping[str, Any]
-JsonPatch = Sequence[Mapping[str, Any]]
 Propagation = Literal["Background", "Foreground", "Orphan"]
 
 
@@ -124,13 +123,10 @@ class Cluster(Protocol):
         name: str,
         namespace: str = "",
         *,
-        patch: MergePatch | JsonPatch,
+        patch: MergePatch,
         subresource: Literal["", "status"] = "",
     ) -> T:
-        """A mapping is sent as a merge patch, a sequence as a JSON patch.
-
-        `metadata.resourceVersion` in a merge patch is a precondition: `Conflict` when the object has moved on.
-        """
+        """`metadata.resourceVersion` in a patch is a precondition: `Conflict` when the object has moved on."""
         ...
 
     async def delete(

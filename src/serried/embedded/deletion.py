@@ -12,7 +12,6 @@ from typing import Any
 
 from serried.api.resources import NAMESPACES, PODS
 from serried.cluster.protocol import Conflict, Propagation
-from serried.embedded.problems import qualified_kind
 from serried.embedded.store import Json, Store, Stored
 
 FOREGROUND = "foregroundDeletion"
@@ -263,18 +262,6 @@ def _blocks(dependent: Stored, owner: str) -> bool:
 
 
 def _check_preconditions(stored: Stored, uid: str, resource_version: str) -> None:
-    what = f'Operation cannot be fulfilled on {qualified_kind(stored.resource)} "{stored.key[1]}"'
-    if uid and uid != stored.uid:
-        raise Conflict(
-            409,
-            "Conflict",
-            f"{what}: the UID in the precondition ({uid}) does not match the UID in record ({stored.uid}). "
-            "The object might have been deleted and then recreated",
-        )
-    if resource_version and resource_version != str(stored.version):
-        raise Conflict(
-            409,
-            "Conflict",
-            f"{what}: the ResourceVersion in the precondition ({resource_version}) does not match the ResourceVersion "
-            f"in record ({stored.version}). The object might have been modified",
-        )
+    for what, wanted, found in (("uid", uid, stored.uid), ("version", resource_version, str(stored.version))):
+        if wanted and wanted != found:
+            raise Conflict(409, "Conflict", f"{stored.resource.kind} {stored.key[1]} has {what} {found}, not {wanted}")

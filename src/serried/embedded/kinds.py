@@ -35,11 +35,6 @@ NOT_READY = "node.kubernetes.io/not-ready"
 #: What the server itself looks after in every object.
 _COMMON = ("apiVersion", "kind", "metadata")
 
-_RULES_NOT_CHECKED = (
-    "Invalid value: null: some validation rules were not checked because the object was invalid; "
-    "correct the existing errors to complete validation"
-)
-
 #: Fields every kind can be selected by.
 _COMMON_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
 
@@ -78,10 +73,8 @@ class Kind:
             msgspec.convert(obj, self.resource.type)
         except msgspec.ValidationError as error:
             return str(error)
-        for value in validation.all_quantities(obj):
-            if not validation.is_quantity(value):
-                return f"{validation.QUANTITY_TEXT}, and {value!r} does not"
-        return ""
+        bad = next((value for value in validation.all_quantities(obj) if not validation.is_quantity(value)), None)
+        return f"{bad!r} is no quantity" if bad is not None else ""
 
     def fill(self, obj: Json, sections: Set[str], problems: Problems) -> None:
         """Fills in defaults (and, for custom resources, checks against the schema), at creation and at each change.
@@ -100,7 +93,7 @@ class Kind:
 
     def check_metadata(self, metadata: Json, problems: Problems) -> None:
         """Notes what is wrong with the metadata of a new or changed object."""
-        validation.check_metadata(metadata, problems, name_errors=validation.subdomain_errors, strict=True)
+        validation.check_metadata(metadata, problems, is_name=validation.is_subdomain, strict=True)
 
 
 class NodeKind(Kind):
@@ -144,18 +137,14 @@ class NamespaceKind(Kind):
         metadata["labels"] = {**(metadata.get("labels") or {}), "kubernetes.io/metadata.name": metadata["name"]}
 
     def check_metadata(self, metadata: Json, problems: Problems) -> None:
-        validation.check_metadata(metadata, problems, name_errors=_namespace_name_errors, strict=True)
-
-
-def _namespace_name_errors(name: str) -> list[str]:
-    return ["must not contain dots"] if "." in name else validation.dns_label_errors(name)
+        validation.check_metadata(metadata, problems, is_name=validation.is_dns_label, strict=True)
 
 
 class _LooseKind(Kind):
     """A kind whose finalizers may be any names."""
 
     def check_metadata(self, metadata: Json, problems: Problems) -> None:
-        validation.check_metadata(metadata, problems, name_errors=validation.subdomain_errors, strict=False)
+        validation.check_metadata(metadata, problems, is_name=validation.is_subdomain, strict=False)
 
 
 class PriorityClassKind(Kind):
@@ -169,20 +158,14 @@ class PriorityClassKind(Kind):
 
     def check(self, new: Json, old: Json | None, problems: Problems) -> None:
         if new["value"] > self.highest and not new["metadata"]["name"].startswith("system-"):
-            problems.forbidden("value", f"maximum allowed value of a user defined priority is {self.highest}")
+            problems.forbidden("value")
         if old is not None and new["value"] != old["value"]:
-            problems.forbidden("value", "may not be changed in an update.")
+            problems.forbidden("value")
 
     def admit(self, obj: Json, context: Context) -> None:
         others = [each.key[1] for each in context.all(PRIORITY_CLASSES) if each.data.get("globalDefault")]
         if obj.get("globalDefault") and others:
-            name = obj["metadata"]["name"]
-            raise Forbidden(
-                403,
-                "Forbidden",
-                f'priorityclasses.scheduling.k8s.io "{name}" is forbidden: PriorityClass {others[0]} is already marked '
-                "as default. Only one default can exist",
-            )
+            raise Forbidden(403, "Forbidden", f"PriorityClass {others[0]} is the default already")
 
 
 class LimitRangeKind(Kind):
@@ -202,7 +185,7 @@ class LimitRangeKind(Kind):
         seen = set()
         for i, item in enumerate(new["spec"].get("limits") or ()):
             if item["type"] in seen:
-                problems.duplicate(f"spec.limits[{i}].type", f'"{item["type"]}"')
+                problems.invalid(f"spec.limits[{i}].type", item["type"])
             seen.add(item["type"])
 
 
@@ -219,7 +202,7 @@ class EventKind(_LooseKind):
         about = (new.get("involvedObject") or {}).get("namespace") or ""
         namespace = new["metadata"]["namespace"]
         if about not in (namespace, "") or (not about and namespace != "default"):
-            problems.invalid("involvedObject.namespace", about, "does not match event.namespace")
+            problems.invalid("involvedObject.namespace", about)
 
 
 class LeaseKind(_LooseKind):
@@ -231,8 +214,7 @@ class LeaseKind(_LooseKind):
         for name in ("leaseDurationSeconds", "leaseTransitions"):
             value = spec.get(name)
             if value is not None and (value < 0 or (value == 0 and name == "leaseDurationSeconds")):
-                least = "greater than 0" if name == "leaseDurationSeconds" else "greater than or equal to 0"
-                problems.invalid(f"spec.{name}", value, f"must be {least}")
+                problems.invalid(f"spec.{name}", value)
 
 
 class CustomKind(_LooseKind):
@@ -261,11 +243,7 @@ class CustomKind(_LooseKind):
         obj.update(common)
 
     def check(self, new: Json, old: Json | None, problems: Problems) -> None:
-        if not self._schema.has_rules:
-            return
-        if problems.blocking:
-            problems.add("<nil>", _RULES_NOT_CHECKED)
-        else:
+        if self._schema.has_rules and not problems.blocking:
             self._schema.check_rules(new, old, "", problems)
 
     def check_status(self, new: Json, old: Json, problems: Problems) -> None:

@@ -1,9 +1,8 @@
-"""What is wrong with an object, collected and worded as the API server words it."""
+"""The field errors of one object: the paths that the API server would name as causes of its refusal."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 from serried.api.resources import Resource
@@ -15,46 +14,29 @@ def qualified(resource: Resource[Any]) -> str:
     return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
 
 
-def qualified_kind(resource: Resource[Any]) -> str:
-    """A kind as other error messages name it: "Pod", "Job.batch"."""
-    return f"{resource.kind}.{resource.group}" if resource.group else resource.kind
-
-
 class Problems:
-    """A list of field errors of one object."""
+    """The field errors found so far."""
 
     def __init__(self) -> None:
-        self.found: list[str] = []
-        #: whether something is so wrong that rules about it make no sense
+        #: (path of the field, kind of error)
+        self.found: list[tuple[str, str]] = []
+        #: whether something is so wrong that the CEL rules of the object are not evaluated
         self.blocking = False
 
-    def add(self, path: str, text: str, *, blocking: bool = False) -> None:
-        self.found.append(f"{path}: {text}")
+    def required(self, path: str) -> None:
+        self.found.append((path, "Required value"))
+        self.blocking = True
+
+    def invalid(self, path: str, value: Any, *, blocking: bool = False) -> None:
+        shown = "" if isinstance(value, (dict, list)) else f": {json.dumps(value)}"
+        self.found.append((path, f"Invalid value{shown}"))
         self.blocking = self.blocking or blocking
 
-    def required(self, path: str, detail: str = "") -> None:
-        self.add(path, f"Required value: {detail}" if detail else "Required value", blocking=True)
-
-    def invalid(self, path: str, value: Any, detail: str) -> None:
-        shown = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-        self.add(path, f"Invalid value: {shown}: {detail}")
-
-    def duplicate(self, path: str, shown: str) -> None:
-        self.add(path, f"Duplicate value: {shown}")
-
-    def unsupported(self, path: str, value: Any, allowed: Iterable[Any]) -> None:
-        values = ", ".join(json.dumps(each) for each in allowed)
-        self.add(path, f"Unsupported value: {json.dumps(value)}: supported values: {values}", blocking=True)
-
-    def forbidden(self, path: str, detail: str) -> None:
-        self.add(path, f"Forbidden: {detail}")
-
-    def immutable(self, path: str, value: Any) -> None:
-        self.invalid(path, value, "field is immutable")
+    def forbidden(self, path: str) -> None:
+        self.found.append((path, "Forbidden"))
 
     def check(self, resource: Resource[Any], name: str) -> None:
         """Raises `Invalid` if anything was found."""
-        if not self.found:
-            return
-        text = self.found[0] if len(self.found) == 1 else f"[{', '.join(self.found)}]"
-        raise Invalid(422, "Invalid", f'{qualified_kind(resource)} "{name}" is invalid: {text}')
+        if self.found:
+            text = ", ".join(f"{path}: {kind}" for path, kind in self.found)
+            raise Invalid(422, "Invalid", f'{qualified(resource)} "{name}" is invalid: {text}')

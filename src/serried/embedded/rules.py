@@ -19,7 +19,7 @@ _Expression = Callable[[Scope], Any]
 
 
 class RuleError(ValueError):
-    """A rule is not understood, or leads nowhere with the value at hand (such as a field that is not there)."""
+    """A rule is not understood."""
 
 
 _TOKEN = re.compile(
@@ -36,23 +36,18 @@ _LEVELS: Final[tuple[dict[str, Callable[[Any, Any], Any]], ...]] = (
 class Rule:
     """One rule, ready to be asked. `is_transition` rules compare with the earlier version of the value."""
 
-    def __init__(self, rule: str, message: str = "") -> None:
+    def __init__(self, rule: str) -> None:
         """Raises `RuleError` when the rule is not understood."""
         parser = _Parser(rule)
         self._holds = parser.whole()
         self.is_transition = "oldSelf" in parser.names
-        self.message = message or f"failed rule: {rule}"
 
     def holds(self, value: Any, old: Any = None) -> bool:
-        """Whether the value satisfies the rule.
-
-        Raises:
-            RuleError: it cannot be told, which Kubernetes counts as not satisfied.
-        """
+        """Whether the value satisfies the rule. One that asks for a field that is not there counts as not satisfied."""
         try:
             return self._holds({"self": value, "oldSelf": old}) is True
-        except (TypeError, KeyError, IndexError) as error:
-            raise RuleError(f"{self.message} ({error})") from error
+        except (TypeError, KeyError, IndexError):
+            return False
 
 
 class _Parser:

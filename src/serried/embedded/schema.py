@@ -1,14 +1,14 @@
 """Structural OpenAPI schemas of custom resources: what they fill in, drop and refuse.
 
 Does what an API server does with the schema of a CustomResourceDefinition: unknown fields are pruned, defaults filled
-in, and values checked, with the same words; its CEL rules are evaluated, too (`serried.embedded.rules`).
+in, and values checked; its CEL rules are evaluated, too (`serried.embedded.rules`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -17,7 +17,7 @@ import msgspec
 
 from serried.embedded.patch import same
 from serried.embedded.problems import Problems
-from serried.embedded.rules import Rule, RuleError
+from serried.embedded.rules import Rule
 
 _TYPES: dict[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
@@ -31,6 +31,14 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 }
 _BITS = {"int32": 31, "int64": 63}
 _ABSENT: Any = object()
+
+
+@dataclass(frozen=True)
+class Check:
+    """A limit of one node. It holds for any value of another type; `blocking`: CEL rules wait until it holds."""
+
+    holds: Callable[[Any], bool]
+    blocking: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Schema:
     open: bool = False
     items: Schema | None = None
     unique_by: tuple[str, ...] | None = None
-    checks: tuple[Callable[[Any, str, Problems], None], ...] = ()
+    checks: tuple[Check, ...] = ()
     rules: tuple[Rule, ...] = ()
     #: whether there are rules here or below
     has_rules: bool = False
@@ -62,49 +70,44 @@ class Schema:
         properties = {name: Schema.read(below) for name, below in source.get("properties", {}).items()}
         additional = source.get("additionalProperties")
         items = source.get("items")
-        int_or_string = bool(source.get("x-kubernetes-int-or-string"))
         checks = tuple(_checks(source))
-        kind = "" if int_or_string else source.get("type", "")
-        is_schedulable = bool(source.get("x-kubernetes-preserve-unknown-fields")) or additional is True
+        keeps_unknown = bool(source.get("x-kubernetes-preserve-unknown-fields")) or additional is True
         below = Schema.read(additional) if isinstance(additional, Mapping) else None
-        rules = tuple(
-            Rule(each["rule"], each.get("message", "")) for each in source.get("x-kubernetes-validations", ())
-        )
+        rules = tuple(Rule(each["rule"]) for each in source.get("x-kubernetes-validations", ()))
         item = Schema.read(items) if items else None
         return Schema(
-            type=kind,
+            type="" if source.get("x-kubernetes-int-or-string") else source.get("type", ""),
             nullable=bool(source.get("nullable")),
             default=source.get("default", _ABSENT),
             properties=properties,
             defaulted=tuple(name for name, node in properties.items() if node.default is not _ABSENT),
             required=tuple(source.get("required", ())),
             additional=below,
-            open=is_schedulable,
+            open=keeps_unknown,
             items=item,
             unique_by=_unique_by(source),
-            checks=(*((_int_or_string,) if int_or_string else ()), *checks),
+            checks=checks,
             rules=rules,
             has_rules=bool(rules) or any(node.has_rules for node in (*properties.values(), below, item) if node),
-            opaque=is_schedulable and not properties and not source.get("required") and not checks and not rules,
+            opaque=keeps_unknown and not properties and not source.get("required") and not checks and not rules,
         )
 
     def apply(self, value: Any, path: str, problems: Problems) -> None:
         """Prunes and defaults `value` in place, and notes what is wrong with it."""
-        if self.opaque:
-            if self.type and not _TYPES[self.type](value):
-                _wrong_type(self.type, value, path, problems)
-            return
         if value is None and self.nullable:
             return
         if self.type and not _TYPES[self.type](value):
-            _wrong_type(self.type, value, path, problems)
+            problems.invalid(path, value, blocking=True)
+            return
+        if self.opaque:
             return
         if isinstance(value, dict):
             self._object(value, path, problems)
         elif isinstance(value, list):
             self._array(value, path, problems)
         for check in self.checks:
-            check(value, path, problems)
+            if not check.holds(value):
+                problems.invalid(path, value, blocking=check.blocking)
 
     def apply_sections(self, value: dict[str, Any], sections: Set[str], problems: Problems) -> None:
         """`apply` to a whole object of which only some parts, named by their top-level fields, are new."""
@@ -147,7 +150,7 @@ class Schema:
                     key = {name: item.get(name) for name in self.unique_by} if isinstance(item, dict) else item
                 text = json.dumps(key, sort_keys=True, separators=(",", ":"))
                 if text in seen:
-                    problems.duplicate(f"{path}[{index}]", text)
+                    problems.invalid(f"{path}[{index}]", key)
                 seen.add(text)
 
     def check_rules(self, value: Any, old: Any, path: str, problems: Problems) -> None:
@@ -159,14 +162,8 @@ class Schema:
         for rule in self.rules:
             if rule.is_transition and old is None:
                 continue
-            try:
-                broken = "" if rule.holds(value, old) else rule.message
-            except RuleError as error:
-                broken = str(error)
-            if broken and isinstance(value, (dict, list)):
-                problems.add(path, f"Invalid value: {broken}")
-            elif broken:
-                problems.invalid(path, value, broken)
+            if not rule.holds(value, old):
+                problems.invalid(path, value)
         if isinstance(value, dict):
             before = old if isinstance(old, dict) else {}
             for name, child in value.items():
@@ -195,86 +192,41 @@ def _unique_by(source: Mapping[str, Any]) -> tuple[str, ...] | None:
             return None
 
 
-def _wrong_type(wanted: str, value: Any, path: str, problems: Problems) -> None:
-    if value is None:
-        found = "null"
-    else:
-        found = next((name for name, holds in _TYPES.items() if holds(value)), type(value).__name__)
-    shown = json.dumps(found)
-    problems.add(path, f"Invalid value: {shown}: {path} in body must be of type {wanted}: {shown}", blocking=True)
+def _is_int_or_string(value: Any) -> bool:
+    return _TYPES["string"](value) or _TYPES["integer"](value)
 
 
-def _int_or_string(value: Any, path: str, problems: Problems) -> None:
-    if not (_TYPES["string"](value) or _TYPES["integer"](value)):
-        problems.invalid(path, value, f"{path} in body must be an integer or a string")
-
-
-def _checks(source: Mapping[str, Any]) -> list[Callable[[Any, str, Problems], None]]:
-    """The limits of one node, each as a function that applies to values of its own type only."""
-    found: list[Callable[[Any, str, Problems], None]] = []
-
-    def limit(kind: type | tuple[type, ...], holds: Callable[[Any], bool], say: Callable[[Any, str], str]) -> None:
-        def check(value: Any, path: str, problems: Problems) -> None:
-            if isinstance(value, kind) and not isinstance(value, bool) and not holds(value):
-                problems.invalid(path, value, say(value, path))
-
-        found.append(check)
-
-    def at_most(kind: type[str | list[Any] | dict[str, Any]], most: int) -> None:
-        def check(value: Any, path: str, problems: Problems) -> None:
-            if isinstance(value, kind) and len(value) > most:
-                if kind is str:
-                    problems.add(path, f"Too long: may not be more than {most} bytes", blocking=True)
-                else:
-                    problems.add(path, f"Too many: {len(value)}: must have at most {most} items", blocking=True)
-
-        found.append(check)
-
+def _checks(source: Mapping[str, Any]) -> Iterator[Check]:
+    """The limits of one node."""
+    if source.get("x-kubernetes-int-or-string"):
+        yield Check(_is_int_or_string)
     if "enum" in source:
-        allowed = source["enum"]
-
-        def one_of(value: Any, path: str, problems: Problems) -> None:
-            if not any(same(value, each) for each in allowed):
-                problems.unsupported(path, value, allowed)
-
-        found.append(one_of)
-    if "maxLength" in source:
-        at_most(str, source["maxLength"])
-    if "maxItems" in source:
-        at_most(list, source["maxItems"])
-    if "maxProperties" in source:
-        at_most(dict, source["maxProperties"])
-    if (least := source.get("minLength")) is not None:
-        limit(str, lambda v: len(v) >= least, lambda v, p: f"{p} in body should be at least {least} chars long")
-    if (fewest := source.get("minItems")) is not None:
-
-        def at_least(value: Any, path: str, problems: Problems) -> None:
-            if isinstance(value, list) and len(value) < fewest:
-                problems.invalid(path, len(value), f"{path} in body should have at least {fewest} items")
-
-        found.append(at_least)
-    if (pattern := source.get("pattern")) is not None:
-        expression = re.compile(pattern)
-        limit(str, lambda v: expression.search(v) is not None, lambda v, p: f"{p} in body should match '{pattern}'")
-    if (minimum := source.get("minimum")) is not None:
-        limit(
-            (int, float),
-            lambda v: v >= minimum,
-            lambda v, p: f"{p} in body should be greater than or equal to {minimum}",
-        )
-    if (maximum := source.get("maximum")) is not None:
-        limit(
-            (int, float), lambda v: v <= maximum, lambda v, p: f"{p} in body should be less than or equal to {maximum}"
-        )
+        yield Check(lambda value: any(same(value, each) for each in source["enum"]), blocking=True)
+    for name, kind in (("maxLength", str), ("maxItems", list), ("maxProperties", dict)):
+        if name in source:
+            yield Check(_at_most(kind, source[name]), blocking=True)
+    for name, kind in (("minLength", str), ("minItems", list)):
+        if name in source:
+            yield Check(_at_least(kind, source[name]))
+    if "pattern" in source:
+        pattern = re.compile(source["pattern"])
+        yield Check(lambda value: not isinstance(value, str) or pattern.search(value) is not None)
+    if "minimum" in source:
+        yield Check(lambda value: not _TYPES["number"](value) or value >= source["minimum"])
+    if "maximum" in source:
+        yield Check(lambda value: not _TYPES["number"](value) or value <= source["maximum"])
     if (bits := _BITS.get(source.get("format", ""))) is not None:
-        limit(
-            (int, float),
-            lambda v: -(1 << bits) <= v < 1 << bits,
-            lambda v, p: f"{p} in body must be of type {source['format']}: {json.dumps(v)}",
-        )
+        yield Check(lambda value: not _TYPES["number"](value) or -(1 << bits) <= value < 1 << bits)
     if source.get("format") == "date-time":
-        limit(str, _is_time, lambda v, p: f"{p} in body must be of type date-time: {json.dumps(v)}")
-    return found
+        yield Check(lambda value: not isinstance(value, str) or _is_time(value))
+
+
+def _at_most(kind: type[Any], most: int) -> Callable[[Any], bool]:
+    return lambda value: not isinstance(value, kind) or len(value) <= most
+
+
+def _at_least(kind: type[Any], least: int) -> Callable[[Any], bool]:
+    return lambda value: not isinstance(value, kind) or len(value) >= least
 
 
 def _is_time(text: str) -> bool:

@@ -14,7 +14,6 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from serried.api.label_selector import SelectorError
 from serried.api.meta import Object, ObjectMeta
 from serried.api.resources import NAMESPACES, PODS, Resource
 from serried.cluster.protocol import (
@@ -22,7 +21,6 @@ from serried.cluster.protocol import (
     Expired,
     Forbidden,
     Invalid,
-    JsonPatch,
     Listing,
     Malformed,
     MergePatch,
@@ -30,10 +28,10 @@ from serried.cluster.protocol import (
     Propagation,
     WatchEvent,
 )
-from serried.embedded import patch as patches
 from serried.embedded import selectors
 from serried.embedded.deletion import Deletion
-from serried.embedded.selectors import Predicate
+from serried.embedded.patch import merge
+from serried.embedded.selectors import Predicate, SelectorError
 from serried.embedded.store import Change, Store, Stored, Table
 from serried.embedded.writes import Mutator, Writes
 
@@ -136,9 +134,7 @@ class EmbeddedCluster:
         else:
             version = _version(resource_version)
             if version < log.forgotten:
-                raise Expired(
-                    410, "Expired", f"watch {resource!r}: too old resource version: {version} ({log.forgotten})"
-                )
+                raise Expired(410, "Expired", f"watch {resource!r}: version {version} is before {log.forgotten}")
             position = log.after(version)
         generation = self._watch_generation
         while generation == self._watch_generation:
@@ -172,21 +168,15 @@ class EmbeddedCluster:
         name: str,
         namespace: str = "",
         *,
-        patch: MergePatch | JsonPatch,
+        patch: MergePatch,
         subresource: Literal["", "status"] = "",
     ) -> T:
         await _turn()
         kind = self._writes.kind(resource)
         if subresource == "status" and not kind.has_status:
-            raise NotFound(404, "NotFound", "the server could not find the requested resource")
+            raise NotFound(404, "NotFound", f"{resource!r} has no status subresource")
         old = self._writes.find(resource, name, namespace)
-        wanted = _over_the_wire(patch)
-        try:
-            new = patches.merge(old.data, wanted) if isinstance(wanted, dict) else patches.apply(old.data, wanted)
-        except patches.PatchError as error:
-            raise Invalid(
-                422, "Invalid", f"the server rejected our request due to an error in our request: {error}"
-            ) from error
+        new = merge(old.data, _over_the_wire(patch))
         return _returned(resource, self._writes.change(old, new, subresource))
 
     async def delete(
@@ -203,7 +193,7 @@ class EmbeddedCluster:
         await _turn()
         stored = self._writes.find(resource, name, namespace)
         if stored.resource is NAMESPACES and name in _LASTING_NAMESPACES:
-            raise Forbidden(403, "Forbidden", f'namespaces "{name}" is forbidden: this namespace may not be deleted')
+            raise Forbidden(403, "Forbidden", f"namespace {name} may not be deleted")
         self._deletion.delete(
             stored,
             uid=uid,
@@ -302,13 +292,11 @@ def _returned(resource: Resource[T], stored: Stored) -> T:
     """An object for the caller. Raises `ApiError` when it does not decode as its kind, as over HTTP."""
     found = stored.decoded(resource.type)
     if isinstance(found, Malformed):
-        raise ApiError(
-            200, "Malformed", f"{stored.key[1]}: the object is not as a {resource.kind} should be: {found.error}"
-        )
+        raise ApiError(200, "Malformed", f"{resource.kind} {stored.key[1]}: {found.error}")
     return found
 
 
 def _version(resource_version: str) -> int:
     if not (resource_version.isascii() and resource_version.isdigit()):
-        raise Invalid(400, "BadRequest", f"Invalid value: {resource_version!r}: resourceVersion must be a whole number")
+        raise Invalid(400, "BadRequest", f"resourceVersion {resource_version!r} is not a whole number")
     return int(resource_version)

@@ -1,11 +1,10 @@
-"""Checks that several kinds share: names, labels, resources, pod specs. The limits and words are those of Kubernetes.
+"""Checks that several kinds share: names, labels, resources, pod specs. The limits are those of Kubernetes.
 
 All take objects in their JSON form whose fields in use have been found to be of the right type.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,147 +13,89 @@ from serried.api.quantity import MILLI, QuantityError, parse
 from serried.embedded.problems import Problems
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
-_NAME = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-_is_label = re.compile(_LABEL).fullmatch
-_is_subdomain = re.compile(_SUBDOMAIN).fullmatch
-_is_name_part = re.compile(_NAME).fullmatch
-_is_quantity = re.compile(r"([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)").fullmatch
+_matches_label = re.compile(_LABEL).fullmatch
+_matches_subdomain = re.compile(rf"{_LABEL}(\.{_LABEL})*").fullmatch
+_matches_name = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]").fullmatch
+_matches_quantity = re.compile(r"([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)").fullmatch
 
 #: Fields whose values are quantities by resource.
 QUANTITY_MAPS = frozenset({"requests", "limits", "overhead", "capacity", "allocatable", "podFixed"})
 #: Fields that need not be searched for them.
 _WITHOUT_QUANTITIES = frozenset({"metadata", "labels", "annotations", "nodeSelector", "tolerations", "conditions"})
 
-LABEL_LENGTH = 63
-SUBDOMAIN_LENGTH = 253
-ANNOTATIONS_SIZE = 256 * 1024
-
-_SUBDOMAIN_TEXT = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
-    f"end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')"
-)
-_LABEL_TEXT = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
-    f"an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')"
-)
-_NAME_PART_TEXT = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
-    f"character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{_NAME}')"
-)
-_LABEL_VALUE_TEXT = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
-    f"end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
-    f"'({_NAME})?')"
-)
-QUANTITY_TEXT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
-
-NameErrors = Callable[[str], list[str]]
+_LABEL_LENGTH = 63
+_SUBDOMAIN_LENGTH = 253
+_ANNOTATIONS_SIZE = 256 * 1024
 
 _STANDARD_FINALIZERS = frozenset({"kubernetes", "orphan", "foregroundDeletion"})
 
 #: What a container can ask for besides devices and the like, which are named domain/name.
 _STANDARD_RESOURCES = frozenset({"cpu", "memory", "ephemeral-storage"})
 
-TOLERATION_OPERATORS = ("Equal", "Exists")
-EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_TOLERATION_OPERATORS = ("Equal", "Exists")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+#: Whether a text can be the name of an object of some kind.
+IsName = Callable[[str], bool]
 
 
-def subdomain_errors(name: str, unit: str = "characters") -> list[str]:
-    """Why a text cannot be the name of an object, if so."""
-    found = []
-    if len(name) > SUBDOMAIN_LENGTH:
-        found.append(f"must be no more than {SUBDOMAIN_LENGTH} {unit}")
-    if not _is_subdomain(name):
-        found.append(_SUBDOMAIN_TEXT)
-    return found
+def is_subdomain(name: str) -> bool:
+    return len(name) <= _SUBDOMAIN_LENGTH and _matches_subdomain(name) is not None
 
 
-def dns_label_errors(name: str) -> list[str]:
-    found = []
-    if len(name) > LABEL_LENGTH:
-        found.append(f"must be no more than {LABEL_LENGTH} characters")
-    if not _is_label(name):
-        found.append(_LABEL_TEXT)
-    return found
+def is_dns_label(name: str) -> bool:
+    return len(name) <= _LABEL_LENGTH and _matches_label(name) is not None
 
 
-def qualified_name_errors(key: str) -> list[str]:
-    """Why a text cannot be a label key, a taint key or the like."""
+def is_qualified_name(key: str) -> bool:
+    """Whether a text can be a label key, a taint key or the like."""
     prefix, slash, name = key.rpartition("/")
-    found = []
-    if slash:
-        if not prefix:
-            found.append("prefix part must be non-empty")
-        else:
-            found += [f"prefix part {text}" for text in subdomain_errors(prefix, "bytes")]
-    if not name:
-        found.append("name part must be non-empty")
-    elif len(name) > LABEL_LENGTH:
-        found.append(f"name part must be no more than {LABEL_LENGTH} bytes")
-    if not _is_name_part(name):
-        found.append(_NAME_PART_TEXT)
-    return found
+    if slash and not is_subdomain(prefix):
+        return False
+    return len(name) <= _LABEL_LENGTH and _matches_name(name) is not None
 
 
-def label_value_errors(value: str) -> list[str]:
-    found = []
-    if len(value) > LABEL_LENGTH:
-        found.append(f"must be no more than {LABEL_LENGTH} bytes")
-    if value and not _is_name_part(value):
-        found.append(_LABEL_VALUE_TEXT)
-    return found
+def is_label_value(value: str) -> bool:
+    return not value or (len(value) <= _LABEL_LENGTH and _matches_name(value) is not None)
 
 
 def check_labels(found: Mapping[str, str], path: str, problems: Problems) -> None:
     for key, value in found.items():
-        for text in qualified_name_errors(key):
-            problems.invalid(path, key, text)
-        for text in label_value_errors(value):
-            problems.invalid(path, value, text)
+        if not is_qualified_name(key):
+            problems.invalid(path, key)
+        if not is_label_value(value):
+            problems.invalid(path, value)
 
 
 def check_annotations(found: Mapping[str, str], path: str, problems: Problems) -> None:
     for key in found:
-        for text in qualified_name_errors(key.lower()):
-            problems.invalid(path, key, text)
-    if sum(len(key) + len(value) for key, value in found.items()) > ANNOTATIONS_SIZE:
-        problems.add(path, f"Too long: may not be more than {ANNOTATIONS_SIZE} bytes")
+        if not is_qualified_name(key.lower()):
+            problems.invalid(path, key)
+    if (size := sum(len(key) + len(value) for key, value in found.items())) > _ANNOTATIONS_SIZE:
+        problems.invalid(path, size)
 
 
-def check_metadata(metadata: Mapping[str, Any], problems: Problems, *, name_errors: NameErrors, strict: bool) -> None:
-    """The metadata of an object that is to be created or changed.
-
-    `name_errors` says why a name cannot be one of this kind; `strict` kinds want their finalizers fully qualified.
-    """
-    for text in name_errors(metadata["name"]):
-        problems.invalid("metadata.name", metadata["name"], text)
+def check_metadata(metadata: Mapping[str, Any], problems: Problems, *, is_name: IsName, strict: bool) -> None:
+    """The metadata of an object that is to be created or changed; `strict` kinds want qualified finalizers."""
+    if not is_name(metadata["name"]):
+        problems.invalid("metadata.name", metadata["name"])
     check_labels(metadata.get("labels") or {}, "metadata.labels", problems)
     check_annotations(metadata.get("annotations") or {}, "metadata.annotations", problems)
     _check_owners(metadata.get("ownerReferences") or (), problems)
-    finalizers = metadata.get("finalizers") or ()
-    for finalizer in finalizers:
-        for text in qualified_name_errors(finalizer):
-            problems.invalid("metadata.finalizers", finalizer, text)
-    for index, finalizer in enumerate(finalizers if strict else ()):
-        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
-            text = "name is neither a standard finalizer name nor is it fully qualified"
-            problems.invalid(f"metadata.finalizers[{index}]", finalizer, text)
+    for index, finalizer in enumerate(metadata.get("finalizers") or ()):
+        if not is_qualified_name(finalizer):
+            problems.invalid("metadata.finalizers", finalizer)
+        if strict and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            problems.invalid(f"metadata.finalizers[{index}]", finalizer)
 
 
 def _check_owners(owners: Sequence[Mapping[str, Any]], problems: Problems) -> None:
     for index, owner in enumerate(owners):
         for name in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(name):
-                problems.required(f"metadata.ownerReferences[{index}].{name}", "must not be empty")
-    controllers = [f"{owner['kind']}/{owner['name']}" for owner in owners if owner.get("controller")]
-    if len(controllers) > 1:
-        problems.invalid(
-            "metadata.ownerReferences",
-            owners,
-            'Only one reference can have Controller set to true. Found "true" in references for '
-            f"{controllers[0]} and {controllers[1]}",
-        )
+                problems.required(f"metadata.ownerReferences[{index}].{name}")
+    if sum(bool(owner.get("controller")) for owner in owners) > 1:
+        problems.invalid("metadata.ownerReferences", owners)
 
 
 def is_quantity(value: Any) -> bool:
@@ -167,7 +108,7 @@ def is_quantity(value: Any) -> bool:
         parse(value)
     except QuantityError:
         return False
-    return _is_quantity(value) is not None
+    return _matches_quantity(value) is not None
 
 
 def all_quantities(holder: Any) -> Iterator[Any]:
@@ -200,50 +141,40 @@ def check_resources(found: Mapping[str, Any], path: str, problems: Problems) -> 
     for kind, values in (("limits", limits), ("requests", requests)):
         for name, value in values.items():
             where = f"{path}.{kind}[{name}]"
-            errors = _resource_name_errors(name)
-            for text in errors:
-                problems.invalid(where, name, text)
+            if not _is_resource_of_containers(name):
+                problems.invalid(where, name)
             _quantity(name, value, where, problems)
     for name, value in requests.items():
         limit = limits.get(name)
         if limit is None:
             if _is_extended(name):
-                problems.required(f"{path}.limits", "Limit must be set for non overcommitable resources")
+                problems.required(f"{path}.limits")
             continue
-        if _is_extended(name) and parse(value, MILLI) != parse(limit, MILLI):
-            problems.invalid(f"{path}.requests", str(value), f"must be equal to {name} limit of {limit}")
-        elif parse(value, MILLI) > parse(limit, MILLI):
-            problems.invalid(f"{path}.requests", str(value), f"must be less than or equal to {name} limit of {limit}")
+        asked, most = parse(value, MILLI), parse(limit, MILLI)
+        if asked > most or (_is_extended(name) and asked != most):
+            problems.invalid(f"{path}.requests", str(value))
 
 
 def _quantity(name: str, value: str | int, path: str, problems: Problems) -> None:
     milli = parse(value, MILLI)
-    if milli < 0:
-        problems.invalid(path, str(value), "must be greater than or equal to 0")
-    elif _is_extended(name) and milli % MILLI:
-        problems.invalid(path, str(value), "must be an integer")
+    if milli < 0 or (_is_extended(name) and milli % MILLI):
+        problems.invalid(path, str(value))
 
 
 def _is_extended(name: str) -> bool:
     return "/" in name and not name.startswith("kubernetes.io/")
 
 
-def _resource_name_errors(name: str) -> list[str]:
-    found = qualified_name_errors(name)
-    if "/" in name:
-        return [*found, "doesn't follow extended resource name standard"] if found else []
-    if name in _STANDARD_RESOURCES or name.startswith("hugepages-"):
-        return found
-    if not found:
-        found.append("must be a standard resource type or fully qualified")
-    return [*found, "must be a standard resource for containers"]
+def _is_resource_of_containers(name: str) -> bool:
+    is_standard = "/" in name or name in _STANDARD_RESOURCES or name.startswith("hugepages-")
+    return is_standard and is_qualified_name(name)
 
 
 def check_resource_list(found: Mapping[str, Any], path: str, problems: Problems) -> None:
     """Capacity or allocatable of a node, overhead of a pod."""
     for name, value in found.items():
-        for text in qualified_name_errors(name):
-            problems.invalid(f"{path}.{name}", name, text)
+        if not is_qualified_name(name):
+            problems.invalid(f"{path}.{name}", name)
         _quantity(name, value, f"{path}.{name}", problems)
 
 
@@ -251,42 +182,34 @@ def check_tolerations(found: Iterable[Mapping[str, Any]], path: str, problems: P
     for index, toleration in enumerate(found):
         where = f"{path}[{index}]"
         key, operator = toleration.get("key") or "", toleration.get("operator") or "Equal"
-        if key:
-            for text in qualified_name_errors(key):
-                problems.invalid(f"{where}.key", key, text)
-        elif operator != "Exists":
-            problems.invalid(f"{where}.operator", operator, "operator must be Exists when `key` is empty, which means "
-                             '"match all values and all keys"')  # fmt: skip
-        if operator not in TOLERATION_OPERATORS:
-            problems.unsupported(f"{where}.operator", operator, TOLERATION_OPERATORS)
-        elif operator == "Exists" and toleration.get("value"):
-            problems.invalid(
-                f"{where}.operator", toleration["value"], "value must be empty when `operator` is 'Exists'"
-            )
-        elif operator == "Equal":
-            for text in label_value_errors(toleration.get("value") or ""):
-                problems.invalid(f"{where}.operator", toleration.get("value"), text)
-        effect = toleration.get("effect") or ""
-        if effect and effect not in EFFECTS:
-            problems.unsupported(f"{where}.effect", effect, EFFECTS)
+        value, effect = toleration.get("value") or "", toleration.get("effect") or ""
+        if key and not is_qualified_name(key):
+            problems.invalid(f"{where}.key", key)
+        if not key and operator != "Exists":
+            problems.invalid(f"{where}.operator", operator)
+        if operator not in _TOLERATION_OPERATORS:
+            problems.invalid(f"{where}.operator", operator)
+        elif (operator == "Exists" and value) or not is_label_value(value):
+            problems.invalid(f"{where}.operator", value)
+        if effect and effect not in _EFFECTS:
+            problems.invalid(f"{where}.effect", effect)
         if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
-            problems.invalid(f"{where}.effect", effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
+            problems.invalid(f"{where}.effect", effect)
 
 
 def check_taints(found: Iterable[Mapping[str, Any]], path: str, problems: Problems) -> None:
     seen: set[tuple[str, str]] = set()
     for index, taint in enumerate(found):
         where = f"{path}[{index}]"
-        for text in qualified_name_errors(taint["key"]):
-            problems.invalid(f"{where}.key", taint["key"], text)
-        for text in label_value_errors(taint.get("value") or ""):
-            problems.invalid(f"{where}.value", taint.get("value"), text)
-        if taint["effect"] not in EFFECTS:
-            problems.unsupported(f"{where}.effect", taint["effect"], EFFECTS)
+        if not is_qualified_name(taint["key"]):
+            problems.invalid(f"{where}.key", taint["key"])
+        if not is_label_value(taint.get("value") or ""):
+            problems.invalid(f"{where}.value", taint.get("value"))
+        if taint["effect"] not in _EFFECTS:
+            problems.invalid(f"{where}.effect", taint["effect"])
         identity = (taint["key"], taint["effect"])
         if identity in seen:
-            shown = json.dumps(taint, separators=(",", ":"))
-            problems.duplicate(where, f"{shown}: taints must be unique by key and effect pair")
+            problems.invalid(where, taint)
         seen.add(identity)
 
 
@@ -294,6 +217,21 @@ def check_pod_spec(spec: Mapping[str, Any], path: str, problems: Problems) -> No
     """What a pod or a pod template asks for."""
     if not spec.get("containers"):
         problems.required(f"{path}.containers")
+    _check_containers(spec, path, problems)
+    check_labels(spec.get("nodeSelector") or {}, f"{path}.nodeSelector", problems)
+    check_tolerations(spec.get("tolerations") or (), f"{path}.tolerations", problems)
+    check_resource_list(spec.get("overhead") or {}, f"{path}.overhead", problems)
+    gates: set[str] = set()
+    for index, gate in enumerate(spec.get("schedulingGates") or ()):
+        if not is_qualified_name(gate["name"]) or gate["name"] in gates:
+            problems.invalid(f"{path}.schedulingGates[{index}]", gate["name"])
+        gates.add(gate["name"])
+    restart = spec.get("restartPolicy") or ""
+    if restart not in ("Always", "OnFailure", "Never"):
+        problems.invalid(f"{path}.restartPolicy", restart)
+
+
+def _check_containers(spec: Mapping[str, Any], path: str, problems: Problems) -> None:
     names: set[str] = set()
     for kind in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(kind) or ()):
@@ -301,26 +239,9 @@ def check_pod_spec(spec: Mapping[str, Any], path: str, problems: Problems) -> No
             name = container.get("name") or ""
             if not name:
                 problems.required(f"{where}.name")
-            else:
-                for text in dns_label_errors(name):
-                    problems.invalid(f"{where}.name", name, text)
-                if name in names:
-                    problems.duplicate(f"{where}.name", json.dumps(name))
-                names.add(name)
+            elif not is_dns_label(name) or name in names:
+                problems.invalid(f"{where}.name", name)
+            names.add(name)
             if not container.get("image"):
                 problems.required(f"{where}.image")
             check_resources(container.get("resources") or {}, f"{where}.resources", problems)
-    check_labels(spec.get("nodeSelector") or {}, f"{path}.nodeSelector", problems)
-    check_tolerations(spec.get("tolerations") or (), f"{path}.tolerations", problems)
-    check_resource_list(spec.get("overhead") or {}, f"{path}.overhead", problems)
-    gates: set[str] = set()
-    for index, gate in enumerate(spec.get("schedulingGates") or ()):
-        where = f"{path}.schedulingGates[{index}]"
-        for text in qualified_name_errors(gate["name"]):
-            problems.invalid(where, gate["name"], text)
-        if gate["name"] in gates:
-            problems.duplicate(where, json.dumps(gate["name"]))
-        gates.add(gate["name"])
-    restart = spec.get("restartPolicy") or ""
-    if restart not in ("Always", "OnFailure", "Never"):
-        problems.unsupported(f"{path}.restartPolicy", restart, ("Always", "OnFailure", "Never"))

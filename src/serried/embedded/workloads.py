@@ -17,7 +17,7 @@ from serried.embedded.kinds import NOT_READY, Context, Kind
 from serried.embedded.patch import same
 from serried.embedded.problems import Problems
 from serried.embedded.store import Json
-from serried.jobs.adjust import Breach, Conflict, breaches, conflicts, with_defaults, with_runtime_class
+from serried.jobs.adjust import breaches, conflicts, with_defaults, with_runtime_class
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 #: Seconds a pod stays on a node that has failed, unless it says otherwise.
@@ -29,12 +29,6 @@ _OLD_CONTROLLER_UID = "controller-uid"
 _OLD_JOB_NAME = "job-name"
 
 _BUILT_IN_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
-
-_POD_CHANGES = (
-    "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
-    "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
-    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
-)
 
 
 def _fill_pod_spec(spec: Json) -> None:
@@ -99,39 +93,30 @@ class PodKind(Kind):
         if old is not None:
             self._check_change(new, old, problems)
         elif spec.get("schedulingGates") and spec.get("nodeName"):
-            problems.forbidden("spec.nodeName", "cannot be set until all schedulingGates have been cleared")
+            problems.forbidden("spec.nodeName")
 
     def _check_change(self, new: Json, old: Json, problems: Problems) -> None:
         before, after = old["spec"], new["spec"]
         had = [gate["name"] for gate in before.get("schedulingGates") or ()]
         for index, gate in enumerate(after.get("schedulingGates") or ()):
             if gate["name"] not in had:
-                problems.forbidden(
-                    f"spec.schedulingGates[{index}].name",
-                    f"only deletion is allowed, but found new scheduling gate '{gate['name']}'",
-                )
+                problems.forbidden(f"spec.schedulingGates[{index}].name")
         free = {"tolerations", "schedulingGates", "activeDeadlineSeconds"}
         if had:
             free |= {"nodeSelector", "affinity"}
             selector = after.get("nodeSelector") or {}
             if any(selector.get(key) != value for key, value in (before.get("nodeSelector") or {}).items()):
-                problems.invalid(
-                    "spec.nodeSelector",
-                    selector,
-                    "only additions to spec.nodeSelector are allowed (no mutations or deletions)",
-                )
+                problems.invalid("spec.nodeSelector", selector)
         kept = after.get("tolerations") or []
         if any(not any(same(each, other) for other in kept) for each in before.get("tolerations") or ()):
-            problems.forbidden(
-                "spec.tolerations", "existing toleration can not be modified except its tolerationSeconds"
-            )
+            problems.forbidden("spec.tolerations")
         if not same(_fixed(after, free), _fixed(before, free)):
-            problems.forbidden("spec", _POD_CHANGES)
+            problems.forbidden("spec")
 
     def check_status(self, new: Json, old: Json, problems: Problems) -> None:
         phase = (new.get("status") or {}).get("phase", "")
         if phase not in ("Pending", "Running", "Succeeded", "Failed", "Unknown", ""):
-            problems.unsupported("status.phase", phase, ("Pending", "Running", "Succeeded", "Failed", "Unknown"))
+            problems.invalid("status.phase", phase)
 
 
 def _fixed(spec: Json, free: set[str]) -> Json:
@@ -150,70 +135,37 @@ def _covers_no_execute(toleration: Json, key: str) -> bool:
 def _adjust(pod: Json, context: Context) -> None:
     """Defaults and bounds of the namespace's LimitRanges, and what the RuntimeClass adds."""
     metadata, spec = pod["metadata"], pod["spec"]
-    refused = f'pods "{metadata["name"]}" is forbidden: '
     in_force = [
         msgspec.convert(each.data, LimitRange)
         for each in context.all(LIMIT_RANGES)
         if each.key[0] == metadata["namespace"]
     ]
     if in_force:
-        notes: list[str] = []
         typed = with_defaults(msgspec.convert(spec, PodSpec), in_force)
         for name, containers in (("containers", typed.containers), ("initContainers", typed.init_containers)):
             for container, filled in zip(spec.get(name) or (), containers, strict=True):
-                before, after = container["resources"], msgspec.to_builtins(filled.resources)
-                who = f"{'init ' if name == 'initContainers' else ''}container {container['name']}"
-                added = {w: after.get(w, {}).keys() - (before.get(w) or {}).keys() for w in ("requests", "limits")}
-                notes += [f"{', '.join(sorted(new))} {w[:-1]} for {who}" for w, new in added.items() if new]
-                container["resources"] = {**before, **after}
-        if notes:
-            annotations = metadata["annotations"] = dict(metadata.get("annotations") or {})
-            annotations["kubernetes.io/limit-ranger"] = f"LimitRanger plugin set: {'; '.join(notes)}"
-        if found := [_in_words(breach) for breach in breaches(typed, in_force)]:
-            raise Forbidden(403, "Forbidden", refused + (found[0] if len(found) == 1 else f"[{', '.join(found)}]"))
+                container["resources"] = {**container["resources"], **msgspec.to_builtins(filled.resources)}
+        if breach := next(breaches(typed, in_force), None):
+            raise _refused(pod, f"{breach.bound} of {breach.resource} per {breach.per} is {breach.enforced}")
     if class_name := spec.get("runtimeClassName"):
         found_class = context.find(RUNTIME_CLASSES, class_name)
         if found_class is None:
-            raise Forbidden(403, "Forbidden", f'{refused}pod rejected: RuntimeClass "{class_name}" not found')
+            raise _refused(pod, f"there is no RuntimeClass {class_name}")
         runtime_class = msgspec.convert(found_class.data, RuntimeClass)
         typed = msgspec.convert(spec, PodSpec)
-        for conflict in conflicts(typed, runtime_class):
-            raise Forbidden(403, "Forbidden", refused + _against(runtime_class, conflict))
+        if conflict := next(conflicts(typed, runtime_class), None):
+            raise _refused(pod, f"{conflict.field} contradicts its RuntimeClass")
         typed = with_runtime_class(typed, runtime_class)
         for name, added in (("overhead", typed.overhead), ("nodeSelector", typed.node_selector)):
             if added:
                 spec[name] = dict(added)
         spec["tolerations"] += msgspec.to_builtins(typed.tolerations[len(spec["tolerations"]) :])
     elif spec.get("overhead"):
-        raise Forbidden(403, "Forbidden", refused + _NO_OVERHEAD)
+        raise _refused(pod, "overhead without a RuntimeClass")
 
 
-_NO_OVERHEAD = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"
-
-
-def _against(runtime_class: RuntimeClass, conflict: Conflict) -> str:
-    if conflict.field != "overhead":
-        field = conflict.field
-        return f"conflict: runtimeClass.scheduling.{field} = {conflict.theirs}; pod.spec.{field} = {conflict.found}"
-    if runtime_class.overhead.pod_fixed:
-        return "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"
-    return _NO_OVERHEAD
-
-
-def _in_words(breach: Breach) -> str:
-    what = f"{breach.resource} max limit to request ratio per {breach.per} is {breach.enforced}"
-    if breach.bound == "ratio":
-        return f"{what}, but " + (
-            f"no {breach.which} is specified or {breach.which} is 0"
-            if breach.found is None
-            else f"provided ratio is {breach.times:f}"
-        )
-    what = f"{breach.bound} {breach.resource} usage per {breach.per} is {breach.enforced}"
-    return (
-        f"{what}.  No {breach.which} is specified"
-        if breach.found is None
-        else (f"{what}, but {breach.which} is {breach.found}")
-    )
+def _refused(pod: Json, why: str) -> Forbidden:
+    return Forbidden(403, "Forbidden", f'pods "{pod["metadata"]["name"]}" is forbidden: {why}')
 
 
 def _priority(pod: Json, context: Context) -> tuple[int, str]:
@@ -230,8 +182,7 @@ def _priority(pod: Json, context: Context) -> tuple[int, str]:
         return _BUILT_IN_PRIORITIES[name], policy or "PreemptLowerPriority"
     found = context.find(PRIORITY_CLASSES, name)
     if found is None:
-        who = pod["metadata"]["name"]
-        raise Forbidden(403, "Forbidden", f'pods "{who}" is forbidden: no PriorityClass with name {name} was found')
+        raise _refused(pod, f"there is no PriorityClass {name}")
     return found.data["value"], policy or found.data["preemptionPolicy"]
 
 
@@ -306,27 +257,24 @@ class JobKind(Kind):
         for name in ("parallelism", "completions", "backoffLimit"):
             value = spec.get(name)
             if value is not None and value < 0:
-                problems.invalid(f"spec.{name}", value, "must be greater than or equal to 0")
+                problems.invalid(f"spec.{name}", value)
         if spec["completionMode"] not in ("NonIndexed", "Indexed"):
-            problems.unsupported("spec.completionMode", spec["completionMode"], ("NonIndexed", "Indexed"))
+            problems.invalid("spec.completionMode", spec["completionMode"])
         elif spec["completionMode"] == "Indexed":
             if spec.get("completions") is None:
-                problems.required("spec.completions", "when completion mode is Indexed")
-            else:
-                last = f"{metadata['name']}-{max(0, spec['completions'] - 1)}"
-                if validation.dns_label_errors(last):
-                    text = f"will not able to create pod with invalid DNS label: {last}"
-                    problems.invalid("metadata.name", metadata["name"], text)
+                problems.required("spec.completions")
+            elif not validation.is_dns_label(f"{metadata['name']}-{max(0, spec['completions'] - 1)}"):
+                problems.invalid("metadata.name", metadata["name"])  # the names of its last pods would be too long
         managed_by = spec.get("managedBy")
         if managed_by is not None and not _MANAGED_BY(managed_by):
-            problems.invalid("spec.managedBy", managed_by, 'must be a domain-prefixed path (such as "acme.io/foo")')
+            problems.invalid("spec.managedBy", managed_by)
         template = spec["template"]
         labels = (template.get("metadata") or {}).get("labels") or {}
         selected = (spec.get("selector") or {}).get("matchLabels") or {}
         if any(labels.get(key) != value for key, value in selected.items()):
-            problems.invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`")
+            problems.invalid("spec.template.metadata.labels", labels)
         if not spec["manualSelector"] and selected != {CONTROLLER_UID: metadata["uid"]}:
-            problems.invalid("spec.selector", spec["selector"], "`selector` not auto-generated")
+            problems.invalid("spec.selector", spec["selector"])
         validation.check_labels(labels, "spec.template.labels", problems)
         validation.check_annotations(
             (template.get("metadata") or {}).get("annotations") or {}, "spec.template.annotations", problems
@@ -339,47 +287,41 @@ class JobKind(Kind):
         before, after = old["spec"], new["spec"]
         for name in ("selector", "completionMode", "managedBy", "podReplacementPolicy", "manualSelector"):
             if not same(before.get(name), after.get(name)):
-                problems.immutable(f"spec.{name}", after.get(name))
-        if before.get("completions") != after.get("completions"):
-            # An indexed Job may grow and shrink, its parallelism with it.
-            if after["completionMode"] != "Indexed":
-                problems.immutable("spec.completions", after.get("completions"))
-            elif after.get("completions") != after.get("parallelism"):
-                text = "can only be modified in tandem with spec.parallelism"
-                problems.invalid("spec.completions", after.get("completions"), text)
+                problems.invalid(f"spec.{name}", after.get(name))
+        # An indexed Job may grow and shrink, its parallelism with it.
+        resized = after["completionMode"] == "Indexed" and after.get("completions") == after.get("parallelism")
+        if before.get("completions") != after.get("completions") and not resized:
+            problems.invalid("spec.completions", after.get("completions"))
         old_template, template = before["template"], after["template"]
         if same(old_template, template):
             return
         if not (before["suspend"] and (old.get("status") or {}).get("startTime") is None):
-            problems.immutable("spec.template", template)
+            problems.invalid("spec.template", template)
         elif not same(_fixed_template(old_template["spec"]), _fixed_template(template["spec"])):
-            problems.immutable("spec.template.spec", template["spec"])
+            problems.invalid("spec.template.spec", template["spec"])
 
     def check_status(self, new: Json, old: Json, problems: Problems) -> None:
         status = new.get("status") or {}
         for name in ("active", "ready", "succeeded", "failed", "terminating"):
             if (status.get(name) or 0) < 0:
-                problems.invalid(f"status.{name}", status[name], "must be greater than or equal to 0")
+                problems.invalid(f"status.{name}", status[name])
         ready = status.get("ready")
         if ready is not None and ready > (status.get("active") or 0):
-            problems.invalid("status.ready", ready, "cannot set more ready pods than active")
+            problems.invalid("status.ready", ready)
         true = {each["type"] for each in status.get("conditions") or () if each["status"] == "True"}
         if "Complete" in true and not status.get("completionTime"):
-            problems.required("status.completionTime", "completionTime is required for Complete jobs")
+            problems.required("status.completionTime")
         for ending, first in (("Complete", "SuccessCriteriaMet"), ("Failed", "FailureTarget")):
             if ending in true and first not in true:
-                problems.add(
-                    "status.conditions",
-                    f"Invalid value: cannot set {ending}=True condition without the {first}=true condition",
-                )
+                problems.invalid("status.conditions", f"{ending} without {first}")
         if true & {"Complete", "Failed"} and not status.get("startTime"):
-            problems.required("status.startTime", "startTime is required for finished job")
+            problems.required("status.startTime")
 
 
 def _check_template(spec: Json, problems: Problems) -> None:
     path = "spec.template.spec"
     if spec["restartPolicy"] == "Always":
-        problems.required(f"{path}.restartPolicy", 'valid values: "OnFailure", "Never"')
+        problems.required(f"{path}.restartPolicy")
     validation.check_pod_spec(spec, path, problems)
 
 

@@ -13,9 +13,9 @@ import msgspec
 
 from serried.api.resources import ALL, JOBS, NAMESPACES, PODS, Resource
 from serried.cluster.protocol import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
-from serried.embedded import patch as patches
 from serried.embedded.deletion import Deletion, timestamp
 from serried.embedded.kinds import Context, CustomKind, Kind, custom_kinds, simple_kinds
+from serried.embedded.patch import same
 from serried.embedded.problems import Problems, qualified
 from serried.embedded.store import Json, Store, Stored
 from serried.embedded.validation import QUANTITY_MAPS
@@ -68,7 +68,7 @@ class Writes:
         """The rules of a kind. Raises `NotFound` when the server does not have it."""
         kind = self._kinds.get((resource.group, resource.version, resource.plural))
         if kind is None:
-            raise NotFound(404, "NotFound", f"the server could not find the requested resource: {resource!r}")
+            raise NotFound(404, "NotFound", f"{resource!r} is not served")
         return kind
 
     def find(self, resource: Resource[Any], name: str, namespace: str) -> Stored:
@@ -104,8 +104,7 @@ class Writes:
         problems.check(resource, name)
         taken = self._store.table(resource).get((metadata.get("namespace", ""), name))
         if taken is not None:
-            going = "object is being deleted: " if "deletionTimestamp" in taken.metadata else ""
-            raise AlreadyExists(409, "AlreadyExists", f'{going}{qualified(resource)} "{name}" already exists')
+            raise AlreadyExists(409, "AlreadyExists", f'{qualified(resource)} "{name}" already exists')
         return self._put(resource, obj, None)
 
     def _enter_namespace(self, kind: Kind, obj: Json, namespace: str) -> None:
@@ -117,30 +116,21 @@ class Writes:
         given = metadata.get("namespace") or ""
         namespace = namespace or given
         if not namespace:
-            raise Invalid(400, "BadRequest", "an empty namespace may not be set during creation")
+            raise Invalid(400, "BadRequest", "no namespace")
         if given not in ("", namespace):
-            raise Invalid(
-                400,
-                "BadRequest",
-                "the namespace of the provided object does not match the namespace sent on the request",
-            )
+            raise Invalid(400, "BadRequest", f"namespace {given!r} in the object, {namespace!r} in the request")
         metadata["namespace"] = namespace
         found = self._store.table(NAMESPACES).get(("", namespace))
         if found is None:
             raise NotFound(404, "NotFound", f'namespaces "{namespace}" not found')
         if "deletionTimestamp" in found.metadata:
-            raise Forbidden(
-                403,
-                "Forbidden",
-                f'{qualified(kind.resource)} "{metadata.get("name") or ""}" is forbidden: unable to create new content '
-                f"in namespace {namespace} because it is being terminated",
-            )
+            raise Forbidden(403, "Forbidden", f"namespace {namespace} is being terminated")
 
     def _new_metadata(self, kind: Kind, given: Json) -> Json:
         """The metadata of a new object: what may be given, and what the server gives."""
         resource = kind.resource
         if given.get("resourceVersion"):
-            raise Invalid(400, "BadRequest", "resourceVersion should not be set on objects to be created")
+            raise Invalid(400, "BadRequest", "a new object with a resourceVersion")
         name = given.get("name") or ""
         prefix = given.get("generateName") or ""
         while prefix and (not name or (self._taken(resource, given, name) and not given.get("name"))):
@@ -149,7 +139,7 @@ class Writes:
             )
         if not name:
             problems = Problems()
-            problems.required("metadata.name", "name or generateName is required")
+            problems.required("metadata.name")
             problems.check(resource, "")
         metadata: Json = {"name": name}
         for field in ("generateName", "namespace", *_OPEN_METADATA):
@@ -200,11 +190,11 @@ class Writes:
         if defect := kind.defect(data):
             raise _unreadable_patch(defect)
         kind.fill(data, changed, problems)
-        for each in [each for each in changed if patches.same(data.get(each), old.data.get(each))]:
+        for each in [each for each in changed if same(data.get(each), old.data.get(each))]:
             changed.remove(each)
             if each in data:
                 data[each] = old.data[each]
-        if not changed and patches.same(data["metadata"], old.metadata):
+        if not changed and same(data["metadata"], old.metadata):
             return old
         kind.check_metadata(metadata, problems)
         if changed and subresource == "status":
@@ -227,21 +217,12 @@ class Writes:
         """
         before, name = old.metadata, old.key[1]
         if given.get("name") != name:
-            raise Invalid(
-                400,
-                "BadRequest",
-                f"the name of the object ({given.get('name')}) does not match the name on the URL ({name})",
-            )
+            raise Invalid(400, "BadRequest", f"name {given.get('name')!r} in the object, {name!r} in the request")
         if given.get("resourceVersion") not in (None, "", before["resourceVersion"]):
-            raise Conflict(
-                409,
-                "Conflict",
-                f'Operation cannot be fulfilled on {qualified(kind.resource)} "{name}": the object has been modified; '
-                "please apply your changes to the latest version and try again",
-            )
+            raise Conflict(409, "Conflict", f'{qualified(kind.resource)} "{name}" has been modified')
         for field in ("uid", "namespace", "deletionTimestamp"):
             if given.get(field) and given[field] != before.get(field):
-                problems.immutable(f"metadata.{field}", given[field])
+                problems.invalid(f"metadata.{field}", given[field])
         metadata = dict(before)
         if subresource == "status" and isinstance(kind, CustomKind):
             return metadata
@@ -251,31 +232,24 @@ class Writes:
             else:
                 metadata.pop(field, None)
         if "deletionTimestamp" in before:
-            _check_finalizers(before.get("finalizers") or (), metadata.get("finalizers"), problems)
+            kept, wanted = before.get("finalizers") or (), metadata.get("finalizers")
+            if isinstance(wanted, list) and any(each not in kept for each in wanted):
+                problems.forbidden("metadata.finalizers")  # none are added to an object that is being deleted
         return metadata
 
     # --- Pods
 
     def bind(self, old: Stored, node: str, uid: str) -> None:
         """Gives a pod its node. Raises `Conflict` when it has one, is gated, going, or not the one that was meant."""
-        spec, (namespace, pod) = old.data["spec"], old.key
+        spec, pod = old.data["spec"], old.key[1]
         if uid and uid != old.uid:
-            raise Conflict(
-                409,
-                "Conflict",
-                f'Operation cannot be fulfilled on pods "{pod}": StorageError: invalid object, Code: 4, '
-                f"Key: /registry/pods/{namespace}/{pod}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: "
-                f"UID in precondition: {uid}, UID in object meta: {old.uid}",
-            )
-        why = ""
+            raise Conflict(409, "Conflict", f"pod {pod} is {old.uid}, not {uid}")
         if "deletionTimestamp" in old.metadata:
-            why = f"pod {pod} is being deleted, cannot be assigned to a host"
-        elif spec.get("nodeName"):
-            why = f'pod {pod} is already assigned to node "{spec["nodeName"]}"'
-        elif spec.get("schedulingGates"):
-            why = f"pod {pod} has non-empty .spec.schedulingGates"
-        if why:
-            raise Conflict(409, "Conflict", f'Operation cannot be fulfilled on pods/binding "{pod}": {why}')
+            raise Conflict(409, "Conflict", f"pod {pod} is being deleted")
+        if spec.get("nodeName"):
+            raise Conflict(409, "Conflict", f"pod {pod} is bound to {spec['nodeName']}")
+        if spec.get("schedulingGates"):
+            raise Conflict(409, "Conflict", f"pod {pod} is gated")
         if not node:
             raise Invalid(422, "Invalid", f'Binding "{pod}" is invalid: target.name: Required value')
         status = self._with_condition(old, {"type": "PodScheduled", "status": "True"})
@@ -321,13 +295,11 @@ def _sections(kind: Kind, names: Iterable[str], subresource: str) -> set[str]:
 
 
 def _unreadable(kind: Kind, why: str) -> Invalid:
-    resource = kind.resource
-    what = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
-    return Invalid(400, "BadRequest", f"{what}: {why}")
+    return Invalid(400, "BadRequest", f"{kind.resource.kind}: {why}")
 
 
 def _unreadable_patch(why: str) -> Invalid:
-    return Invalid(422, "Invalid", f' "" is invalid: patch: Invalid value: {why}')
+    return Invalid(422, "Invalid", f'"" is invalid: patch: Invalid value: {why}')
 
 
 def _foreign_type(kind: Kind, obj: Json) -> str:
@@ -349,25 +321,14 @@ def _check_new(kind: Kind, obj: Any) -> None:
 def _check_patched(kind: Kind, obj: Any, name: str) -> None:
     """Refuses what a patch has left, if it is not this object any more."""
     if not isinstance(obj, dict):
-        raise Invalid(422, "Invalid", "the server rejected our request due to an error in our request")
+        raise Invalid(422, "Invalid", "the patch leaves no object")
     metadata = obj.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise _unreadable_patch("its metadata is not an object")
     if not metadata.get("name"):
-        text = f"the name of the object ({name} based on URL) was undeterminable: name must be provided"
-        raise Invalid(400, "BadRequest", text)
+        raise Invalid(400, "BadRequest", f"the patch takes the name of {name}")
     if foreign := _foreign_type(kind, obj):
         raise _unreadable_patch(foreign)
-
-
-def _check_finalizers(before: Sequence[str], after: Any, problems: Problems) -> None:
-    added = [each for each in after or () if each not in before] if isinstance(after, list) else []
-    if added:
-        shown = ", ".join(f'"{each}"' for each in added)
-        problems.forbidden(
-            "metadata.finalizers",
-            f"no new finalizers can be added if the object is being deleted, found new finalizers []string{{{shown}}}",
-        )
 
 
 def _clean(value: Any) -> None:

@@ -110,7 +110,7 @@ async def test_an_owner_that_is_added_later_and_is_not_there_takes_it_along(clus
 async def test_no_finalizer_comes_late(cluster: EmbeddedCluster) -> None:
     await lease(cluster, "a", finalizers=["example.com/one"])
     await cluster.delete(LEASES, "a", "default")
-    with pytest.raises(Invalid, match="no new finalizers can be added if the object is being deleted"):
+    with pytest.raises(Invalid, match=r"metadata\.finalizers"):
         await cluster.patch(
             LEASES, "a", "default", patch={"metadata": {"finalizers": ["example.com/one", "example.com/two"]}}
         )
@@ -126,9 +126,7 @@ async def test_a_namespace_goes_when_all_in_it_is_gone(cluster: EmbeddedCluster)
     await cluster.delete(NAMESPACES, "team")
     assert await names(cluster, PODS, "team") == ["running"]
     assert await names(cluster, LOCAL_QUEUES, "team") == []
-    with pytest.raises(
-        Forbidden, match="unable to create new content in namespace team because it is being terminated"
-    ):
+    with pytest.raises(Forbidden):
         await cluster.create(PODS, pod("late"), "team")
     # The node says that the pod has ended.
     await cluster.delete(PODS, "running", "team", grace_period_seconds=0)
@@ -171,7 +169,7 @@ async def test_a_pod_can_be_given_less_time_but_not_more(cluster: EmbeddedCluste
 
 async def test_another_pod_of_the_name_is_not_evicted(cluster: EmbeddedCluster) -> None:
     await cluster.create(PODS, pod(nodeName="node"), "default")
-    with pytest.raises(Conflict, match="might have been deleted and then recreated"):
+    with pytest.raises(Conflict):
         await cluster.evict("default", "p", uid="another")
     found = await cluster.get(PODS, "p", "default")
     assert found.metadata.deletion_timestamp is None

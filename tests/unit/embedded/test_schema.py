@@ -49,12 +49,16 @@ SCHEMA = Schema.read(
 FILLED = {"name": "abc", "mode": "On", "deep": {"on": True}}
 
 
-def applied(**content: Any) -> tuple[dict[str, Any], list[str]]:
+def applied(**content: Any) -> tuple[dict[str, Any], Problems]:
     """An object with a good name and this content after the schema has gone over it, and the problems found."""
     value = {"name": "abc", **copy.deepcopy(content)}
     problems = Problems()
     SCHEMA.apply(value, "", problems)
-    return value, problems.found
+    return value, problems
+
+
+def paths(problems: Problems) -> list[str]:
+    return [path for path, _ in problems.found]
 
 
 @pytest.mark.parametrize(
@@ -71,41 +75,46 @@ def applied(**content: Any) -> tuple[dict[str, Any], list[str]]:
     ],
 )
 def test_unknown_fields_go_and_defaults_come(content: dict[str, Any], filled: dict[str, Any]) -> None:
-    assert applied(**content) == (FILLED | filled, [])
+    value, problems = applied(**content)
+    assert value == FILLED | filled
+    assert not problems.found
 
 
 @pytest.mark.parametrize(
-    ("content", "problem"),
+    ("content", "path", "blocking"),
     [
-        ({"name": 5}, 'name: Invalid value: "integer": name in body must be of type string: "integer"'),
-        ({"name": "a"}, 'name: Invalid value: "a": name in body should be at least 2 chars long'),
-        ({"name": "abcde"}, "name: Too long: may not be more than 4 bytes"),
-        ({"name": "A-b"}, "name: Invalid value: \"A-b\": name in body should match '^[a-z]+$'"),
-        ({"mode": "Half"}, 'mode: Unsupported value: "Half": supported values: "On", "Off"'),
-        ({"count": -1}, "count: Invalid value: -1: count in body should be greater than or equal to 0"),
-        ({"count": 10}, "count: Invalid value: 10: count in body should be less than or equal to 9"),
-        ({"count": True}, 'count: Invalid value: "boolean": count in body must be of type integer: "boolean"'),
-        ({"size": 1.5}, "size: Invalid value: 1.5: size in body must be an integer or a string"),
-        ({"when": "noon"}, 'when: Invalid value: "noon": when in body must be of type date-time: "noon"'),
-        ({"deep": []}, 'deep: Invalid value: "array": deep in body must be of type object: "array"'),
-        ({"deep": {"on": 1}}, 'deep.on: Invalid value: "integer": deep.on in body must be of type boolean: "integer"'),
-        ({"words": {"a": "bc"}}, "words.a: Too long: may not be more than 1 bytes"),
-        ({"words": dict.fromkeys("abc", "")}, "words: Too many: 3: must have at most 2 items"),
-        ({"parts": []}, "parts: Invalid value: 0: parts in body should have at least 1 items"),
-        ({"parts": [{"key": k} for k in "abc"]}, "parts: Too many: 3: must have at most 2 items"),
-        ({"parts": [{"n": 2}]}, "parts[0].key: Required value"),
-        ({"parts": [{"key": "a"}, {"key": "a"}]}, 'parts[1]: Duplicate value: {"key":"a"}'),
-        ({"tags": ["a", "b", "a"]}, 'tags[2]: Duplicate value: "a"'),
+        ({"name": 5}, "name", True),
+        ({"name": "a"}, "name", False),
+        ({"name": "abcde"}, "name", True),
+        ({"name": "A-b"}, "name", False),
+        ({"mode": "Half"}, "mode", True),
+        ({"count": -1}, "count", False),
+        ({"count": 10}, "count", False),
+        ({"count": True}, "count", True),
+        ({"size": 1.5}, "size", False),
+        ({"when": "noon"}, "when", False),
+        ({"deep": []}, "deep", True),
+        ({"deep": {"on": 1}}, "deep.on", True),
+        ({"words": {"a": "bc"}}, "words.a", True),
+        ({"words": dict.fromkeys("abc", "")}, "words", True),
+        ({"parts": []}, "parts", False),
+        ({"parts": [{"key": k} for k in "abc"]}, "parts", True),
+        ({"parts": [{"n": 2}]}, "parts[0].key", True),
+        ({"parts": [{"key": "a"}, {"key": "a"}]}, "parts[1]", False),
+        ({"tags": ["a", "b", "a"]}, "tags[2]", False),
     ],
 )
-def test_what_is_wrong_is_said(content: dict[str, Any], problem: str) -> None:
-    assert applied(**content)[1] == [problem]
+def test_the_field_that_is_wrong_is_named(content: dict[str, Any], path: str, blocking: bool) -> None:
+    """`blocking` problems are those after which a real server does not evaluate the CEL rules."""
+    problems = applied(**content)[1]
+    assert paths(problems) == [path]
+    assert problems.blocking is blocking
 
 
 def test_a_required_field_is_missed() -> None:
     problems = Problems()
     SCHEMA.apply({}, "spec", problems)
-    assert problems.found == ["spec.name: Required value"]
+    assert paths(problems) == ["spec.name"]
     assert problems.blocking
 
 
@@ -137,7 +146,7 @@ RULED = Schema.read(
     {
         "type": "object",
         "properties": {
-            "fixed": {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "no"}]},
+            "fixed": {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]},
             "list": {
                 "type": "array",
                 "items": {
@@ -152,21 +161,21 @@ RULED = Schema.read(
 
 
 @pytest.mark.parametrize(
-    ("new", "old", "problems"),
+    ("new", "old", "fields"),
     [
         ({"fixed": "a"}, {"fixed": "a"}, []),
-        ({"fixed": "a"}, {"fixed": "b"}, ['fixed: Invalid value: "a": no']),
+        ({"fixed": "a"}, {"fixed": "b"}, ["fixed"]),
         ({"fixed": "a"}, {}, []),
         ({"fixed": "a"}, None, []),
         ({"list": [{"low": 1, "high": 2}]}, None, []),
-        ({"list": [{"low": 3, "high": 2}]}, {}, ["list[0]: Invalid value: failed rule: self.low <= self.high"]),
-        ({"list": [{"low": 3}]}, {}, ["list[0]: Invalid value: failed rule: self.low <= self.high ('high')"]),
+        ({"list": [{"low": 3, "high": 2}]}, {}, ["list[0]"]),
+        ({"list": [{"low": 3}]}, {}, ["list[0]"]),
     ],
 )
-def test_rules_hold_where_they_stand(new: dict[str, Any], old: dict[str, Any] | None, problems: list[str]) -> None:
-    found = Problems()
-    RULED.check_rules(new, old, "", found)
-    assert found.found == problems
+def test_rules_hold_where_they_stand(new: dict[str, Any], old: dict[str, Any] | None, fields: list[str]) -> None:
+    problems = Problems()
+    RULED.check_rules(new, old, "", problems)
+    assert paths(problems) == fields
 
 
 @pytest.mark.parametrize(
@@ -202,8 +211,7 @@ def test_rules_in_more_of_the_language_are_an_error_when_read(rule: str) -> None
     ("rule", "value"), [("self.a.b", {}), ("self[2]", [1]), ("self.a < 1", {"a": "x"}), ("!self", 1)]
 )
 def test_rules_that_lead_nowhere_do_not_hold(rule: str, value: Any) -> None:
-    with pytest.raises(RuleError):
-        Rule(rule).holds(value)
+    assert not Rule(rule).holds(value)
 
 
 def test_all_of_our_definitions_can_be_read() -> None:
