@@ -1,4 +1,4 @@
-"""Label and field selectors in the form of `kubectl -l` and `--field-selector`, read into predicates."""
+"""Label and field selectors in the form of `kubectl -l` and `--field-selector`, as predicates on stored objects."""
 
 from __future__ import annotations
 
@@ -6,22 +6,14 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from serried.api import label_selector
+from serried.api.label_selector import SelectorError
+
 #: Whether an object, in its JSON form, is selected.
 Predicate = Callable[[Mapping[str, Any]], bool]
 
 #: A field selector, term by term: dotted path, whether it must equal (or must not), value.
 Terms = list[tuple[str, bool, str]]
-
-_WORD = r"[^\s,=!<>()]+"
-_REQUIREMENT = re.compile(
-    rf"\s*(?:!\s*(?P<absent>{_WORD})"
-    rf"|(?P<key>{_WORD})(?:\s*(?P<operator>==?|!=)\s*(?P<value>{_WORD})?"
-    rf"|\s+(?P<set>in|notin)\s*\(\s*(?P<values>{_WORD}(?:\s*,\s*{_WORD})*)\s*\))?)\s*(?:,(?=.)|$)"
-)
-
-
-class SelectorError(ValueError):
-    """A selector does not parse, or names a field that cannot be selected by."""
 
 
 def labels(selector: str) -> Predicate | None:
@@ -30,34 +22,10 @@ def labels(selector: str) -> Predicate | None:
     Raises:
         SelectorError: it does not parse.
     """
-    requirements: list[Callable[[Mapping[str, str]], bool]] = []
-    position, selector = 0, selector.strip()
-    while position < len(selector):
-        match = _REQUIREMENT.match(selector, position)
-        if match is None:
-            raise SelectorError(f"label selector {selector!r} does not parse from {selector[position:]!r} on")
-        requirements.append(_requirement(match))
-        position = match.end()
-    if not requirements:
+    parsed = label_selector.parse(selector)
+    if not parsed.match_expressions:
         return None
-
-    def selected(obj: Mapping[str, Any]) -> bool:
-        found = obj["metadata"].get("labels") or {}
-        return all(holds(found) for holds in requirements)
-
-    return selected
-
-
-def _requirement(match: re.Match[str]) -> Callable[[Mapping[str, str]], bool]:
-    if absent := match["absent"]:
-        return lambda found: absent not in found
-    key, operator = match["key"], match["operator"] or match["set"]
-    if not operator:
-        return lambda found: key in found
-    values = set(re.split(r"\s*,\s*", match["values"])) if match["set"] else {match["value"] or ""}
-    if operator in ("!=", "notin"):
-        return lambda found: found.get(key) not in values
-    return lambda found: key in found and found[key] in values
+    return lambda obj: label_selector.selects(parsed, obj["metadata"].get("labels") or {})
 
 
 def fields(selector: str, selectable: frozenset[str]) -> Terms:
@@ -69,8 +37,10 @@ def fields(selector: str, selectable: frozenset[str]) -> Terms:
     terms: Terms = []
     for term in filter(None, selector.split(",")):
         path, operator, value = re.split(r"(!=|==|=)", term, maxsplit=1) if "=" in term else (term, "", "")
-        if not operator or path not in selectable:
-            raise SelectorError(f"field selector term {term!r} is not path=value or path!=value of a known path")
+        if not operator:
+            raise SelectorError(f"invalid field selector: {term!r}; can't understand {selector!r}")
+        if path not in selectable:
+            raise SelectorError(f"field label not supported: {path}")
         terms.append((path, operator != "!=", value))
     return terms
 

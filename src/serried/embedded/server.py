@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from serried.api.label_selector import SelectorError
 from serried.api.meta import Object, ObjectMeta
 from serried.api.resources import NAMESPACES, PODS, Resource
 from serried.cluster.protocol import (
@@ -31,7 +32,7 @@ from serried.cluster.protocol import (
 from serried.embedded import selectors
 from serried.embedded.deletion import Deletion
 from serried.embedded.patch import merge
-from serried.embedded.selectors import Predicate, SelectorError
+from serried.embedded.selectors import Predicate
 from serried.embedded.store import Change, Store, Stored, Table
 from serried.embedded.writes import Mutator, Writes
 

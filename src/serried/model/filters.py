@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -10,16 +9,14 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from serried.api import label_selector
 from serried.api.core import NodeAffinity, NodeSelectorTerm, Taint, Toleration
-from serried.api.meta import LabelSelectorRequirement
 from serried.model.capacity import Bools, Ints
 from serried.model.nodes import NAME_FIELD, Codes, Nodes
 from serried.model.topology import Tree
 
 #: Signatures remembered per tree; more are worked out anew.
 _REMEMBERED: Final = 256
-#: No label value is longer.
-_INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,44 +120,10 @@ def _term(nodes: Nodes, term: NodeSelectorTerm) -> Bools:
     """Where all requirements of a term hold; an empty term holds nowhere."""
     keep = np.full(len(nodes.names), bool(term.match_expressions or term.match_fields))
     for requirement in term.match_expressions:
-        keep &= _requirement(nodes, requirement.key, requirement)
+        keep &= nodes.column(requirement.key).where(label_selector.test_of(requirement))
     for requirement in term.match_fields:
         # The only field there is, and the only ways to ask for it.
         legal = requirement.operator in ("In", "NotIn") and len(requirement.values) == 1
-        keep &= _requirement(nodes, NAME_FIELD, requirement) & (legal and requirement.key == "metadata.name")
+        legal = legal and requirement.key == "metadata.name"
+        keep &= nodes.column(NAME_FIELD).where(label_selector.test_of(requirement)) & legal
     return keep
-
-
-def _requirement(nodes: Nodes, key: str, requirement: LabelSelectorRequirement) -> Bools:
-    """Where one requirement holds. One that is not legal (unknown operator, no number to compare) holds nowhere."""
-    column = nodes.column(key)
-    values = requirement.values
-    match requirement.operator:
-        case "In" | "NotIn" if values:
-            codes = [column.index[value] for value in values if value in column.index]
-            found = np.isin(column.codes, codes)
-            return found if requirement.operator == "In" else ~found
-        case "Exists" if not values:
-            return column.codes >= 0
-        case "DoesNotExist" if not values:
-            return column.codes < 0
-        case "Gt" | "Lt":
-            return column.matching(lambda value: compares(requirement.operator, value, values))
-    return np.zeros(len(nodes.names), dtype=np.bool_)
-
-
-def compares(operator: str, found: str, values: Sequence[str]) -> bool:
-    """Whether Gt or Lt holds for a label's value: both are integers of 64 bits."""
-    bound = _integer(values[0]) if len(values) == 1 else None
-    number = _integer(found)
-    if bound is None or number is None:
-        return False
-    return number > bound if operator == "Gt" else number < bound
-
-
-def _integer(text: str) -> int | None:
-    """An integer of 64 bits, as Kubernetes reads one."""
-    if not _INTEGER.fullmatch(text):
-        return None
-    number = int(text)
-    return number if -(2**63) <= number < 2**63 else None

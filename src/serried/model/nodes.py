@@ -62,9 +62,9 @@ class Column:
         found: Bools = self.codes == self.index.get(value, -2)
         return found
 
-    def matching(self, test: Callable[[str], bool]) -> Bools:
-        """Where the label is there and its value passes a test, which is asked once per distinct value."""
-        table = np.array([*map(test, self.values), False], dtype=np.bool_)
+    def where(self, test: Callable[[str | None], bool]) -> Bools:
+        """Where a test holds, which is asked once per distinct value, and once for None: the label is not there."""
+        table = np.array([*map(test, self.values), test(None)], dtype=np.bool_)
         found: Bools = table[self.codes]
         return found
 

@@ -1,4 +1,4 @@
-"""Whether labels, taints and flavors match."""
+"""Whether pods may use a flavor, by its taints and node labels."""
 
 from __future__ import annotations
 
@@ -8,38 +8,9 @@ import msgspec
 import pytest
 
 from serried.api.core import NodeAffinity, Toleration
-from serried.api.meta import LabelSelector
 from serried.model.requests import PodSetRequest
-from serried.schedule.types.label_match import flavor_mismatch, selects
+from serried.schedule.types.label_match import flavor_mismatch
 from tests.unit.schedule.objects import flavor
-
-LABELS = {"team": "a", "size": "7"}
-
-
-@pytest.mark.parametrize(
-    ("selector", "selected"),
-    [
-        ({}, True),
-        ({"matchLabels": {"team": "a"}}, True),
-        ({"matchLabels": {"team": "b"}}, False),
-        ({"matchLabels": {"missing": "a"}}, False),
-        ({"matchExpressions": [{"key": "team", "operator": "In", "values": ["b", "a"]}]}, True),
-        ({"matchExpressions": [{"key": "missing", "operator": "In", "values": ["a"]}]}, False),
-        ({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": ["a"]}]}, False),
-        ({"matchExpressions": [{"key": "missing", "operator": "NotIn", "values": ["a"]}]}, True),
-        ({"matchExpressions": [{"key": "team", "operator": "Exists"}]}, True),
-        ({"matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}, False),
-        ({"matchExpressions": [{"key": "missing", "operator": "DoesNotExist"}]}, True),
-        ({"matchExpressions": [{"key": "team", "operator": "Sideways"}]}, False),
-        ({"matchLabels": {"team": "a"}, "matchExpressions": [{"key": "team", "operator": "DoesNotExist"}]}, False),
-    ],
-)
-def test_label_selectors(selector: dict[str, Any], selected: bool) -> None:
-    assert selects(msgspec.convert(selector, LabelSelector), LABELS) is selected
-
-
-def test_no_selector_selects_nothing() -> None:
-    assert selects(None, LABELS) is False
 
 
 def request(affinity: list[dict[str, Any]] | None = None, **selector: str) -> PodSetRequest:

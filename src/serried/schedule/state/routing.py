@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable
 from datetime import datetime
 
+from serried.api.label_selector import selects
 from serried.api.meta import Key, condition_is
 from serried.api.names import CheckState, PendingReason, QueueReason
 from serried.quota.quotas import missing_flavors, missing_topologies
@@ -13,7 +14,6 @@ from serried.schedule.state.pending_queue import Help
 from serried.schedule.state.records import Activity, ClusterQueueState, Record
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
-from serried.schedule.types.label_match import selects
 from serried.schedule.types.reasons import Reason
 
 READY = "Can admit new workloads"

@@ -1,4 +1,4 @@
-"""Whether labels, taints and flavors match: the scalar rules, for a few flavors and namespaces at a time."""
+"""Whether pods may use a flavor, by its taints and node labels."""
 
 from __future__ import annotations
 
@@ -6,35 +6,9 @@ from collections.abc import Collection, Mapping
 
 from serried.api.core import NodeAffinity, NodeSelectorTerm
 from serried.api.kueue import ResourceFlavor
-from serried.api.meta import LabelSelector, LabelSelectorRequirement
-from serried.model.filters import compares, first_untolerated
+from serried.api.label_selector import holds
+from serried.model.filters import first_untolerated
 from serried.model.requests import PodSetRequest
-
-
-def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Whether a label selector selects these labels: None selects nothing, an empty one everything."""
-    if selector is None:
-        return False
-    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
-        requirement_holds(r, labels) for r in selector.match_expressions
-    )
-
-
-def requirement_holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    """One expression of a label or node selector. An operator nobody knows never holds."""
-    found = labels.get(requirement.key)
-    match requirement.operator:
-        case "In":
-            return found in requirement.values
-        case "NotIn":
-            return found not in requirement.values
-        case "Exists":
-            return found is not None
-        case "DoesNotExist":
-            return found is None
-        case "Gt" | "Lt":
-            return found is not None and compares(requirement.operator, found, requirement.values)
-    return False
 
 
 def flavor_mismatch(pod_set: PodSetRequest, flavor: ResourceFlavor, keys: Collection[str]) -> str:
@@ -75,4 +49,4 @@ def _affinity_allows(affinity: NodeAffinity | None, labels: Mapping[str, str], k
 
 def _term_allows(term: NodeSelectorTerm, labels: Mapping[str, str], keys: Collection[str]) -> bool:
     """A term that says nothing about `keys` leaves the flavor open."""
-    return all(requirement_holds(r, labels) for r in term.match_expressions if r.key in keys)
+    return all(holds(r, labels) for r in term.match_expressions if r.key in keys)
