@@ -16,6 +16,11 @@ class Journal:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
 
+    @property
+    def empty(self) -> bool:
+        """Whether no trial is under way."""
+        return not self._undo
+
     def checkpoint(self) -> int:
         return len(self._undo)
 

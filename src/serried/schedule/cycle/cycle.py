@@ -61,6 +61,7 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
         turn.round(heads)
         if state.options.one_head:
             break
+    state.looked_at = None
     for name in list(state.awake):
         queue = state.cluster_queues.get(name)
         if queue is None or state.head(queue) is None:
@@ -91,6 +92,7 @@ class _Turn:
     def look_again(self) -> None:
         """Workloads that hold quota and need a place, another place, or to be admitted or evicted by their checks."""
         for key in list(self.state.second):
+            self.state.looked_at = key
             record = self.state.workloads[key]
             for decision in second_pass(self.state, record):
                 self.moves += 1
@@ -129,6 +131,7 @@ class _Turn:
     def keep_promises(self) -> None:
         """Those whose victims have gone take what was kept for them; if that is not there any more, they wait anew."""
         for key in list(self.state.promised):
+            self.state.looked_at = key
             record = self.state.workloads[key]
             promise = record.promise
             assert promise is not None
@@ -186,12 +189,14 @@ class _Turn:
     def _entry(self, order: Order) -> Entry:
         self.left -= 1
         record = self.state.workloads[order[3], order[4]]
+        self.state.looked_at = record.info.key
         queue = self.state.cluster_queues[record.cluster_queue]
         found = nominate(self.state, queue, record.info, self.now, record.start)
         return Entry(record, queue, found, self.moves)
 
     def _serve(self, entry: Entry, blocked: list[Entry]) -> None:
         state, found = self.state, entry.nomination
+        state.looked_at = entry.record.info.key
         if found.assignment.mode == Fit.NO_FIT:
             self._refuse(entry)
             return

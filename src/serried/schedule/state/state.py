@@ -98,6 +98,8 @@ class State:
         #: trees of cohorts in which what is said of Cohorts may have changed; and those in which quota has
         self.changed_trees: dict[str, None] = {}
         self.requoted_trees: dict[str, None] = {}
+        #: the workload that the cycle is deciding on: a fault is put down to it
+        self.looked_at: Key | None = None
         #: reasons that have not been handed out yet
         self.outbox: dict[Key, Reason] = {}
 
