@@ -59,7 +59,7 @@ def difference(case: Case) -> str:
         "preempted": sorted({_name(e.key) for e in outcome.evictions if e.preempted}),
         "assignments": _assignments(case, outcome.engine, expected.get("assignmentsScope", "all")),
         "left": _by_queue(outcome.left),
-        "inadmissibleLeft": _by_queue(outcome.parked),
+        "inadmissibleLeft": _by_queue(outcome.inadmissible),
         "events": _counted(_events(outcome)),
         "workloads": _statuses(case, outcome),
         "skippedPreemptions": {q: outcome.skipped[q] for q in expected.get("skippedPreemptions", ())},
@@ -117,7 +117,7 @@ class _Outcome:
     #: heads that were told why they wait → the code of the reason
     told: dict[Key, str] = field(default_factory=dict)
     left: dict[str, list[str]] = field(default_factory=dict)
-    parked: dict[str, list[str]] = field(default_factory=dict)
+    inadmissible: dict[str, list[str]] = field(default_factory=dict)
     #: ClusterQueue → heads that would have preempted others, but came too late
     skipped: Counter[str] = field(default_factory=Counter)
     second_failed: list[Key] = field(default_factory=list)
@@ -146,9 +146,9 @@ def _run(case: Case) -> _Outcome:
                 outcome.second_failed.append(key)
         for key in heads:
             record = state.workloads[key]
-            if record.reservation is None and record.told is not None:
-                outcome.told[key] = _code(record.told)
-                outcome.skipped[record.cluster_queue] += record.told.constraint.startswith("the victims")
+            if record.reservation is None and record.last_reason is not None:
+                outcome.told[key] = _code(record.last_reason)
+                outcome.skipped[record.cluster_queue] += record.last_reason.constraint.startswith("the victims")
         error = case.get("workloadStatusPatchError")
         if error:
             for decision in cycle.decisions:
@@ -188,7 +188,7 @@ def _aside(state: State, queue: ClusterQueueState) -> list[Record]:
 
 def _mismatched(record: Record) -> bool:
     """Its namespace is not selected, or it is wrong in itself: Kueue finds that out when it is a head."""
-    told = record.told
+    told = record.last_reason
     return told is not None and (
         told.constraint.startswith(("spec.namespaceSelector", "admission checks")) or told.layer == "input"
     )
@@ -199,14 +199,16 @@ def _remaining(state: State, outcome: _Outcome, heads: Iterable[Key]) -> None:
         for order in queue.pending.orders():
             key = (order[3], order[4])
             record = state.workloads[key]
-            parked = queue.pending.parked(order)
-            waits = parked is None or record.promise is not None or queue.pending.strict
-            where = outcome.left if waits else outcome.parked
+            unschedulable = queue.pending.unschedulable(order)
+            waits = unschedulable is None or record.promise is not None or queue.pending.strict
+            where = outcome.left if waits else outcome.inadmissible
             where.setdefault(queue.name, []).append(_name(key))
         for record in _aside(state, queue):
             mismatched = _mismatched(record) and record.info.key in heads
-            parks = mismatched and (not queue.pending.strict or (record.told and record.told.layer != "input"))
-            where = outcome.parked if parks else outcome.left
+            parks = mismatched and (
+                not queue.pending.strict or (record.last_reason and record.last_reason.layer != "input")
+            )
+            where = outcome.inadmissible if parks else outcome.left
             where.setdefault(queue.name, []).append(_name(record.info.key))
 
 

@@ -107,8 +107,8 @@ def _engine(case: Case) -> Engine:
         engine.set_local_queue(msgspec.convert(body, LocalQueue))
     for body in (*case.get("admitted", ()), *case.get("workloads", ())):
         engine.set_workload(msgspec.convert(body, Workload))
-    for queue, cells in case.get("usage", {}).items():
-        engine._state.ledger.charge(queue, _cells(cells))
+    for queue, amounts in case.get("usage", {}).items():
+        engine._state.ledger.charge(queue, _amounts(amounts))
     for i, use in enumerate(case.get("nodeUsage", ())):
         topology = engine._state.world.levels(use["flavor"])
         held = Placement(
@@ -123,13 +123,13 @@ def _state(case: Case) -> State:
     return _engine(case)._state
 
 
-def _cells(usage: Mapping[str, Mapping[str, int]]) -> dict[FlavorResource, int]:
+def _amounts(usage: Mapping[str, Mapping[str, int]]) -> dict[FlavorResource, int]:
     return {(flavor, resource): n for flavor, amounts in usage.items() for resource, n in amounts.items()}
 
 
-def _nested(cells: Mapping[FlavorResource, int]) -> dict[str, dict[str, int]]:
+def _nested(usage: Mapping[FlavorResource, int]) -> dict[str, dict[str, int]]:
     result: dict[str, dict[str, int]] = {}
-    for (flavor, resource), amount in cells.items():
+    for (flavor, resource), amount in usage.items():
         result.setdefault(flavor, {})[resource] = amount
     return result
 
@@ -160,7 +160,7 @@ def _available(case: Case) -> dict[str, Any]:
     result: dict[str, dict[str, Any]] = {"available": {}, "potentiallyAvailable": {}}
     for name, queue in state.cluster_queues.items():
         node = state.ledger.queue(name)
-        wanted = _cells(case["expected"]["available"].get(name, {})).keys() | queue.limits.nominal.keys()
+        wanted = _amounts(case["expected"]["available"].get(name, {})).keys() | queue.quotas.nominal.keys()
         result["available"][name] = _nested({c: max(0, node.available(c)) for c in wanted})
         result["potentiallyAvailable"][name] = _nested({c: node.potential(c) for c in wanted})
     return result
@@ -200,7 +200,7 @@ def _cohort_delete(case: Case) -> dict[str, Any]:
 
 def _shares(case: Case) -> dict[str, Any]:
     state = _state(case)
-    extra = _cells(case.get("extraUsage", {}))
+    extra = _amounts(case.get("extraUsage", {}))
     shares = []
     for node in _nodes(state):
         share = node.share(extra)
@@ -232,10 +232,10 @@ def _same_decimal(case: Case, node: QuotaNode, value: Fraction) -> str:
 
 def _borrowing(case: Case) -> dict[str, Any]:
     node = _state(case).ledger.queue(case["targetClusterQueue"])
-    requested = _cells(case["requested"])
+    requested = _amounts(case["requested"])
     return {
-        "borrowing": any(node.exceeds(cell) for cell in node.usage),
-        "borrowingOnRequested": any(node.exceeds(cell) for cell in requested),
+        "borrowing": any(node.exceeds(fr) for fr in node.usage),
+        "borrowingOnRequested": any(node.exceeds(fr) for fr in requested),
     }
 
 
@@ -257,11 +257,11 @@ def _lq_usage(case: Case) -> dict[str, Any]:
     key = (body.get("namespace", ""), body["name"])
     state = engine._state
     account = state.accounts[key]
-    limits = state.cluster_queues[state.local_queues[key].spec.cluster_queue].limits
+    quotas = state.cluster_queues[state.local_queues[key].spec.cluster_queue].quotas
     result: dict[str, Any] = {}
-    for field, cells in (("admitted", account.used), ("reserved", account.reserved)):
+    for field, amounts in (("admitted", account.used), ("reserved", account.reserved)):
         if field in case["expected"]:
-            result[field] = [{"flavor": f, "resource": r, "total": cells.get((f, r), 0)} for f, r in limits.nominal]
+            result[field] = [{"flavor": f, "resource": r, "total": amounts.get((f, r), 0)} for f, r in quotas.nominal]
     for field, count in (("admittedWorkloads", account.admitted), ("reservingWorkloads", account.reserving)):
         if field in case["expected"]:
             result |= {field: count}
@@ -353,12 +353,12 @@ def _assigned(case: Case) -> tuple[dict[FlavorResource, int], frozenset[FlavorRe
         if pod_set["name"] in replaced and case["suite"] == "flavorusage":
             count -= replaced[pod_set["name"]]
         for resource, choice in pod_set.get("flavors", {}).items():
-            cell = (choice["name"], resource)
+            fr = (choice["name"], resource)
             per_pod = 1 if resource == "pods" else requests[pod_set["name"]].get(resource, 0)
             if per_pod:
-                needed[cell] = needed.get(cell, 0) + per_pod * count
+                needed[fr] = needed.get(fr, 0) + per_pod * count
             if choice["mode"] == "Preempt":
-                contested.add(cell)
+                contested.add(fr)
     return needed, frozenset(contested)
 
 
@@ -417,8 +417,8 @@ def _simulated(case: Case) -> Oracle:
     simulation = case["preemptionSimulation"]
     overrides = {(o["flavor"], o["resource"]): o for o in simulation.get("overrides", ())}
 
-    def ask(cell: FlavorResource, amount: int) -> tuple[Fit, int]:
-        answer = overrides.get(cell, simulation["default"])
+    def ask(fr: FlavorResource, amount: int) -> tuple[Fit, int]:
+        answer = overrides.get(fr, simulation["default"])
         return _MODES[answer["possibility"]], answer["borrowAfter"]
 
     return ask

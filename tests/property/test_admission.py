@@ -210,8 +210,8 @@ class AdmissionStory(RuleBasedStateMachine):
         ledger = self.engine._state.ledger
         for name in QUEUES:
             queue = ledger.queue(name)
-            for cell in ledger.usage(name):
-                assert queue.available(cell) >= 0, f"{cell} of {name} is exceeded"
+            for fr in ledger.usage(name):
+                assert queue.available(fr) >= 0, f"{fr} of {name} is exceeded"
 
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data(), accepted=st.booleans())
@@ -283,7 +283,7 @@ class AdmissionStory(RuleBasedStateMachine):
             assert record.promise is None, f"{record.info.key} waits for those who have gone: {record.promise}"
             found = nominate(state, queue, record.info, at(1000))
             assert not found.fits, f"{record.info.key} waits for nothing"
-            assert record.told is not None
+            assert record.last_reason is not None
         self.same_after_a_restart()
         for name in list(self.objects):
             self.engine.delete_workload((NS, name))

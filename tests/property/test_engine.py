@@ -239,8 +239,8 @@ class EngineStory(RuleBasedStateMachine):
         world = self.engine.world
         for assignment in admission.pod_set_assignments:
             for resource, quantity in assignment.resource_usage.items():
-                cell = (assignment.flavors[resource], resource)
-                assert not resource_value(resource, quantity) or used[cell] <= nominal[cell], f"{cell} is exceeded"
+                fr = (assignment.flavors[resource], resource)
+                assert not resource_value(resource, quantity) or used[fr] <= nominal[fr], f"{fr} is exceeded"
             if assignment.topology_assignment is None:
                 continue
             domains = decode(assignment.topology_assignment)
@@ -300,7 +300,7 @@ class EngineStory(RuleBasedStateMachine):
                 continue
             nominal, used = self.nominal(name), self.used(name)
             assert used.keys() == nominal.keys()
-            assert all(used[cell] <= nominal[cell] for cell in used), f"{name} is above its quota: {used}"
+            assert all(used[fr] <= nominal[fr] for fr in used), f"{name} is above its quota: {used}"
 
     @invariant()
     def explanations_change_nothing(self) -> None:
@@ -339,7 +339,7 @@ class EngineStory(RuleBasedStateMachine):
             holder = queue.pending.holder()
             held_back = holder is not None and holder < record.info.order
             assert held_back or not outcome.fits, f"{record.info.key} waits for nothing"
-            assert record.told is not None, f"{record.info.key} was never told why it waits"
+            assert record.last_reason is not None, f"{record.info.key} was never told why it waits"
 
     def same_again(self) -> None:
         """The same events in the same order give the same decisions and reasons."""

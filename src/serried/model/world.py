@@ -38,7 +38,7 @@ class World:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.capacity = Capacity()
-        self.rooms = FitCache(self.capacity)
+        self.fit_cache = FitCache(self.capacity)
         self.nodes = Nodes(self.capacity.rows)
         self.topologies: dict[str, Topology] = {}
         self.flavors: dict[str, ResourceFlavor] = {}
@@ -69,7 +69,7 @@ class World:
         if changed or taints != self.nodes.taint_code[row]:
             self._forget(changed, all_trees=shadowed != self.nodes.shadowed)
         self.capacity.set_allocatable(row, allocatable(node))
-        self.rooms.touch(np.array([row]))
+        self.fit_cache.touch(np.array([row]))
         if changed or usable != self.nodes.usable[row]:
             self._resettle(row)
         if changed and self.nodes.references[row]:
@@ -90,7 +90,7 @@ class World:
         if shadowed != self.nodes.shadowed:
             self._trees.clear()
         self.capacity.set_allocatable(row, {})
-        self.rooms.touch(np.array([row]))
+        self.fit_cache.touch(np.array([row]))
         self._resettle(row)
         return True
 
@@ -450,7 +450,7 @@ class World:
     def _add(self, array: Ints, vector: Vector, rows: Ints, amount: Ints, sign: int) -> None:
         """Every change of a capacity array by pods and holds. `rows` must be distinct."""
         add(array, vector, rows, amount, sign)
-        self.rooms.touch(rows)
+        self.fit_cache.touch(rows)
 
     # --- requests
 

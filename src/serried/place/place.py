@@ -248,14 +248,14 @@ class _Trial:
         vector = self.world.capacity.vector(workers.requests)
         if ask.leader is None:
             if tree.host:
-                pods = self.world.rooms.of(vector, assume_empty=self.assume_empty).take(tree.rows)
+                pods = self.world.fit_cache.of(vector, assume_empty=self.assume_empty).take(tree.rows)
             else:
                 pods = fits(free, vector, tree.leaves)
             pods *= allowed
             return LeafFit(present, ask.within, masked, free, vector, pods, None, None, score)
         own = self.world.capacity.vector(ask.leader.requests)
         if tree.host:
-            by_row = self.world.rooms.beside(vector, own, assume_empty=self.assume_empty)
+            by_row = self.world.fit_cache.beside(vector, own, assume_empty=self.assume_empty)
             pods, beside, welcome = (numbers.take(tree.rows) for numbers in by_row)
         else:
             pods, beside, fitting = fits_beside(free, vector, own, tree.leaves)

@@ -1,4 +1,4 @@
-"""Who uses how much of what: usage cells per ClusterQueue in the tree of cohorts, and whether more fits."""
+"""Who uses how much of what: the usage of each ClusterQueue in the tree of cohorts, and whether more fits."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ONE = Fraction(1)
 
 @dataclass(frozen=True)
 class Shortage:
-    """One cell that does not hold what is asked for. Amounts are in the units of `Quotas.nominal`."""
+    """A flavor has less of a resource than is asked for. Amounts are in the units of `Quotas.nominal`."""
 
-    cell: FlavorResource
-    #: what the pod set asks for, and what earlier pod sets of the same workload take of the same cell
+    fr: FlavorResource
+    #: what the pod set asks for, and what earlier pod sets of the same workload take of the same
     requested: int
     before: int
-    #: what is left in the cell now (below zero after quota was cut), and what it can hold at most
+    #: what is left now (below zero after quota was cut), and what there can be at most
     available: int
     maximum: int
 
@@ -36,7 +36,7 @@ class Shortage:
 
 
 class Ledger:
-    """Usage per (ClusterQueue, flavor, resource) in the tree of cohorts, against the limits of all of its nodes.
+    """Usage per (ClusterQueue, flavor, resource) in the tree of cohorts, against the quotas of all of its nodes.
 
     Charging and refunding go through the journal. Quotas are the administrator's: an edit may leave usage above them,
     and then nothing more fits until enough is refunded. Usage outlives its queue, so that a ClusterQueue that is
@@ -45,11 +45,11 @@ class Ledger:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        #: queue → limits, name of its cohort ("": none), weight
+        #: queue → quotas, name of its cohort ("": none), weight
         self._queues: dict[str, tuple[Quotas, str, Fraction]] = {}
-        #: cohort → limits, name of its parent ("": none), weight
+        #: cohort → quotas, name of its parent ("": none), weight
         self._cohorts: dict[str, tuple[Quotas, str, Fraction]] = {}
-        #: queue → cells in use: values > 0
+        #: queue → what is in use: values > 0
         self._usage: dict[str, dict[FlavorResource, int]] = {}
         self._nodes: dict[tuple[bool, str], QuotaNode] = {}
         #: definitions have changed since the tree was built
@@ -57,16 +57,16 @@ class Ledger:
 
     # --- what administrators say
 
-    def set_limits(self, queue: str, limits: Quotas, cohort: str = "", weight: Fraction = _ONE) -> None:
-        self._stale |= self._queues.get(queue) != (limits, cohort, weight)
-        self._queues[queue] = (limits, cohort, weight)
+    def set_quotas(self, queue: str, quotas: Quotas, cohort: str = "", weight: Fraction = _ONE) -> None:
+        self._stale |= self._queues.get(queue) != (quotas, cohort, weight)
+        self._queues[queue] = (quotas, cohort, weight)
 
-    def remove_limits(self, queue: str) -> None:
+    def remove_quotas(self, queue: str) -> None:
         self._stale |= self._queues.pop(queue, None) is not None
 
-    def set_cohort(self, name: str, limits: Quotas, parent: str = "", weight: Fraction = _ONE) -> None:
-        self._stale |= self._cohorts.get(name) != (limits, parent, weight)
-        self._cohorts[name] = (limits, parent, weight)
+    def set_cohort(self, name: str, quotas: Quotas, parent: str = "", weight: Fraction = _ONE) -> None:
+        self._stale |= self._cohorts.get(name) != (quotas, parent, weight)
+        self._cohorts[name] = (quotas, parent, weight)
 
     def remove_cohort(self, name: str) -> None:
         """As long as anything names it, it still exists: without quota, and without a parent."""
@@ -141,10 +141,10 @@ class Ledger:
         self._stale = False
         nodes: dict[tuple[bool, str], QuotaNode] = {}
         circles = self._circles()
-        for name, (limits, _, weight) in self._cohorts.items():
-            nodes[False, name] = QuotaNode(name, False, limits, weight)
-        for name, (limits, _, weight) in self._queues.items():
-            nodes[True, name] = QuotaNode(name, True, limits, weight, usage=self._usage.setdefault(name, {}))
+        for name, (quotas, _, weight) in self._cohorts.items():
+            nodes[False, name] = QuotaNode(name, False, quotas, weight)
+        for name, (quotas, _, weight) in self._queues.items():
+            nodes[True, name] = QuotaNode(name, True, quotas, weight, usage=self._usage.setdefault(name, {}))
         for is_queue, definitions in ((False, self._cohorts), (True, self._queues)):
             for name, (_, above, _) in definitions.items():
                 if not above or (not is_queue and name in circles):
@@ -153,9 +153,9 @@ class Ledger:
                 parent = nodes.setdefault((False, above), QuotaNode(above, False, Quotas()))
                 nodes[is_queue, name].parent = parent
                 parent.children.append(nodes[is_queue, name])
-        for name, cells in self._usage.items():
+        for name, usage in self._usage.items():
             if (True, name) not in nodes:
-                nodes[True, name] = QuotaNode(name, True, Quotas(), usage=cells)
+                nodes[True, name] = QuotaNode(name, True, Quotas(), usage=usage)
         self._nodes = nodes
         for node in list(nodes.values()):
             if node.parent is None:
@@ -164,21 +164,21 @@ class Ledger:
     # --- usage
 
     def usage(self, queue: str) -> Mapping[FlavorResource, int]:
-        """The cells in use, including those the queue no longer declares."""
+        """What is in use, also of what the queue no longer declares."""
         return self._usage.get(queue, {})
 
-    def maximum(self, queue: str, cell: FlavorResource) -> int:
-        """The most the cell can hold when nobody else uses anything."""
-        return self.queue(queue).potential(cell)
+    def maximum(self, queue: str, fr: FlavorResource) -> int:
+        """The most there can be when nobody else uses anything."""
+        return self.queue(queue).potential(fr)
 
-    def available(self, queue: str, cell: FlavorResource) -> int:
-        """What may still be charged; below zero if usage exceeds the limits."""
-        return self.queue(queue).available(cell)
+    def available(self, queue: str, fr: FlavorResource) -> int:
+        """What may still be charged; below zero if usage exceeds the quotas."""
+        return self.queue(queue).available(fr)
 
     def fits(self, queue: str, amounts: Mapping[FlavorResource, int]) -> bool:
         """Whether all of it may be charged. Nothing asked for always fits."""
         node = self.queue(queue)
-        return all(amount <= 0 or amount <= node.available(cell) for cell, amount in amounts.items())
+        return all(amount <= 0 or amount <= node.available(fr) for fr, amount in amounts.items())
 
     def charge(self, queue: str, amounts: Mapping[FlavorResource, int]) -> None:
         """Adds to the usage, whether it fits or not (what runs, runs)."""
@@ -195,8 +195,8 @@ class Ledger:
 
 
 def _add(node: QuotaNode, amounts: Mapping[FlavorResource, int], sign: int, change: int) -> None:
-    for cell, amount in amounts.items():
-        node.add(cell, sign * amount)
+    for fr, amount in amounts.items():
+        node.add(fr, sign * amount)
     for above in node.path():
         above.changes += change
 

@@ -27,11 +27,11 @@ class Quotas:
     """The quota a ClusterQueue declares. Amounts: cpu in millicores, everything else in units, all >= 0."""
 
     groups: tuple[Group, ...] = ()
-    #: in the order of the spec; the cells of the status, too
+    #: in the order of the spec, and of the status
     nominal: Mapping[FlavorResource, int] = field(default_factory=dict)
-    #: cells that may go only so far beyond nominal; the others as far as the cohort has any
+    #: how far usage may go beyond nominal; of those not named as far as the cohort has any
     borrowing: Mapping[FlavorResource, int] = field(default_factory=dict)
-    #: cells of which only so much of nominal may be used by others; of the others, all
+    #: how much of nominal others may use; of those not named, all
     lending: Mapping[FlavorResource, int] = field(default_factory=dict)
 
     def group_of(self, resource: str) -> Group | None:
@@ -47,7 +47,7 @@ def read_quotas(spec: ClusterQueueSpec | CohortSpec) -> tuple[Quotas, list[Probl
     """The quota of a spec, of a ClusterQueue or of a Cohort, and what is wrong with it.
 
     The rules are those of Kueue: a resource and a flavor each belong to one group, every flavor of a group has a quota
-    for every resource the group covers and for no other, quotas are quantities >= 0. With problems the limits hold
+    for every resource the group covers and for no other, quotas are quantities >= 0. With problems the quotas hold
     what could be read, so that usage can still be reported by them.
     """
     problems: list[Problem] = []
@@ -71,11 +71,11 @@ def read_quotas(spec: ClusterQueueSpec | CohortSpec) -> tuple[Quotas, list[Probl
                     allowed = f"one of {path}.coveredResources: {listed}"
                     problems.append(Problem(f"{where}.name", quota.name, allowed))
                     continue
-                cell = (flavor.name, quota.name)
-                nominal[cell] = _amount(problems, quota.name, quota.nominal_quota, f"{where}.nominalQuota")
+                fr = (flavor.name, quota.name)
+                nominal[fr] = _amount(problems, quota.name, quota.nominal_quota, f"{where}.nominalQuota")
                 for name, given in (("borrowingLimit", quota.borrowing_limit), ("lendingLimit", quota.lending_limit)):
                     if given is not None:
-                        limits[name][cell] = _amount(problems, quota.name, given, f"{where}.{name}")
+                        limits[name][fr] = _amount(problems, quota.name, given, f"{where}.{name}")
             missing = [r for r in group.covered_resources if r not in {q.name for q in flavor.resources}]
             if missing:
                 found = ", ".join(q.name for q in flavor.resources) or "nothing"

@@ -33,18 +33,18 @@ class QuotaNode:
 
     name: str
     is_queue: bool
-    limits: Quotas
+    quotas: Quotas
     #: of fair sharing, >= 0
     weight: Fraction = Fraction(1)
     parent: QuotaNode | None = None
     children: list[QuotaNode] = field(default_factory=list)
     #: quota of the node and of what its children lend
     subtree: dict[FlavorResource, int] = field(default_factory=dict)
-    #: the part of it that nobody else may use; only cells > 0
+    #: the part of it that nobody else may use; only amounts > 0
     guaranteed: dict[FlavorResource, int] = field(default_factory=dict)
-    #: what is used of `subtree`, by its children beyond their own part, too; only cells other than 0
+    #: what is used of `subtree`, by its children beyond their own part, too; only amounts other than 0
     usage: dict[FlavorResource, int] = field(default_factory=dict)
-    #: cell → those children that use more of it than their quota
+    #: flavor and resource → those children that use more of it than their quota
     borrowers: dict[FlavorResource, dict[QuotaNode, None]] = field(default_factory=dict)
     #: how often usage here or below was changed; what was rolled back does not count
     changes: int = 0
@@ -85,102 +85,102 @@ class QuotaNode:
     def settle(self) -> None:
         """Works out quota, usage and height from the children, which are settled already."""
         self._lendable = None
-        self.subtree = dict(self.limits.nominal)
+        self.subtree = dict(self.quotas.nominal)
         if not self.is_queue:
             self.height = 1 + max((child.height for child in self.children if not child.is_queue), default=0)
             self.usage = {}
         for child in self.children:
-            for cell, amount in child.subtree.items():
-                lent = min(amount, child.limits.lending.get(cell, amount))
-                self.subtree[cell] = plus(self.subtree.get(cell, 0), lent)
-            for cell, amount in child.usage.items():
-                if passed := _passed(child, cell, amount):
-                    self.usage[cell] = self.usage.get(cell, 0) + passed
+            for fr, amount in child.subtree.items():
+                lent = min(amount, child.quotas.lending.get(fr, amount))
+                self.subtree[fr] = plus(self.subtree.get(fr, 0), lent)
+            for fr, amount in child.usage.items():
+                if passed := _passed(child, fr, amount):
+                    self.usage[fr] = self.usage.get(fr, 0) + passed
         self.borrowers = self.borrowing_children()
         self.guaranteed = {}
         if self.parent is not None:
-            for cell, limit in self.limits.lending.items():
-                if (own := minus(self.subtree.get(cell, 0), limit)) > 0:
-                    self.guaranteed[cell] = own
+            for fr, limit in self.quotas.lending.items():
+                if (own := minus(self.subtree.get(fr, 0), limit)) > 0:
+                    self.guaranteed[fr] = own
 
     def borrowing_children(self) -> dict[FlavorResource, dict[QuotaNode, None]]:
         """What `borrowers` has to be."""
         found: dict[FlavorResource, dict[QuotaNode, None]] = {}
         for child in self.children:
-            for cell in child.usage:
-                if child.exceeds(cell):
-                    found.setdefault(cell, {})[child] = None
+            for fr in child.usage:
+                if child.exceeds(fr):
+                    found.setdefault(fr, {})[child] = None
         return found
 
-    def available(self, cell: FlavorResource) -> int:
+    def available(self, fr: FlavorResource) -> int:
         """What may still be used; below zero when more is used than there is."""
         value = LIMIT
         for node in reversed(list(self.path())):
-            used, has = node.usage.get(cell, 0), node.subtree.get(cell, 0)
+            used, has = node.usage.get(fr, 0), node.subtree.get(fr, 0)
             if node.parent is None:
                 value = minus(has, used)
                 continue
-            borrowing = node.limits.borrowing.get(cell)
+            borrowing = node.quotas.borrowing.get(fr)
             if borrowing is not None:
-                own = node.guaranteed.get(cell, 0)
+                own = node.guaranteed.get(fr, 0)
                 value = min(value, plus_signed(minus(has, own) - max(0, used - own), borrowing))
-            value = plus_signed(node.local_available(cell), value)
+            value = plus_signed(node.local_available(fr), value)
         return value
 
-    def local_available(self, cell: FlavorResource) -> int:
+    def local_available(self, fr: FlavorResource) -> int:
         """What is left of the part that nobody else may use."""
-        return max(0, minus(self.guaranteed.get(cell, 0), self.usage.get(cell, 0)))
+        return max(0, minus(self.guaranteed.get(fr, 0), self.usage.get(fr, 0)))
 
-    def potential(self, cell: FlavorResource) -> int:
+    def potential(self, fr: FlavorResource) -> int:
         """The most there can be when nobody uses anything."""
         value = 0
         for node in reversed(list(self.path())):
-            has = node.subtree.get(cell, 0)
+            has = node.subtree.get(fr, 0)
             if node.parent is None:
                 value = has
                 continue
-            value = plus(node.guaranteed.get(cell, 0), value)
-            borrowing = node.limits.borrowing.get(cell)
+            value = plus(node.guaranteed.get(fr, 0), value)
+            borrowing = node.quotas.borrowing.get(fr)
             if borrowing is not None:
                 value = min(value, plus(has, borrowing))
         return value
 
-    def exceeds(self, cell: FlavorResource, more: int = 0) -> bool:
+    def exceeds(self, fr: FlavorResource, more: int = 0) -> bool:
         """Whether what is used, and `more`, is beyond the quota of the node: it borrows."""
-        return self.usage.get(cell, 0) + more > self.subtree.get(cell, 0)
+        return self.usage.get(fr, 0) + more > self.subtree.get(fr, 0)
 
-    def lowest_fit(self, cell: FlavorResource, amount: int) -> tuple[int, bool]:
+    def lowest_fit(self, fr: FlavorResource, amount: int) -> tuple[int, bool]:
         """The height of the smallest subtree around this queue that holds `amount` more, and whether it is only a part
         of the tree (so that others outside of it could not be asked for more). A queue without cohort is the whole."""
-        if self.parent is None or not self.exceeds(cell, amount):
+        if self.parent is None or not self.exceeds(fr, amount):
             return 0, self.parent is not None
-        rest = amount - self.local_available(cell)
+        rest = amount - self.local_available(fr)
         node = self.parent
         while True:
-            if not node.exceeds(cell, rest):
+            if not node.exceeds(fr, rest):
                 return node.height, node.parent is not None
             if node.parent is None:
                 return node.height, False
-            rest -= node.local_available(cell)
+            rest -= node.local_available(fr)
             node = node.parent
 
-    def add(self, cell: FlavorResource, amount: int) -> None:
+    def add(self, fr: FlavorResource, amount: int) -> None:
         """Changes the usage, here and as far up as it is passed on."""
         node: QuotaNode | None = self
         while node is not None and amount:
-            before = node.usage.get(cell, 0)
+            before = node.usage.get(fr, 0)
             after = before + amount
-            amount = _passed(node, cell, after) - _passed(node, cell, before)
+            amount = _passed(node, fr, after) - _passed(node, fr, before)
             if after:
-                node.usage[cell] = after
+                node.usage[fr] = after
             else:
-                node.usage.pop(cell, None)
-            quota = node.subtree.get(cell, 0)
+                node.usage.pop(fr, None)
+            quota = node.subtree.get(fr, 0)
             if node.parent is not None and (before > quota) != (after > quota):
                 if after > quota:
-                    node.parent.borrowers.setdefault(cell, {})[node] = None
+                    node.parent.borrowers.setdefault(fr, {})[node] = None
                 else:
-                    del node.parent.borrowers[cell][node]
+                    del node.parent.borrowers[fr][node]
             node = node.parent
 
     # --- fair sharing
@@ -190,9 +190,9 @@ class QuotaNode:
         """By resource: what the children can get at most, over all flavors."""
         if self._lendable is None:
             self._lendable = {}
-            for cell in self.root.subtree:
-                resource = cell[1]
-                self._lendable[resource] = plus(self._lendable.get(resource, 0), self.potential(cell))
+            for fr in self.root.subtree:
+                resource = fr[1]
+                self._lendable[resource] = plus(self._lendable.get(resource, 0), self.potential(fr))
         return self._lendable
 
     def share(self, extra: Mapping[FlavorResource, int] = _NONE) -> DominantShare:
@@ -200,10 +200,10 @@ class QuotaNode:
         if self.parent is None:
             return DominantShare(Fraction(0), self.weight, "", borrowing=False)
         borrowed: dict[str, int] = {}
-        for cell, quota in self.subtree.items():
-            over = self.usage.get(cell, 0) + extra.get(cell, 0) - quota
+        for fr, quota in self.subtree.items():
+            over = self.usage.get(fr, 0) + extra.get(fr, 0) - quota
             if over > 0:
-                borrowed[cell[1]] = borrowed.get(cell[1], 0) + over
+                borrowed[fr[1]] = borrowed.get(fr[1], 0) + over
         ratio, dominant = Fraction(0), ""
         for resource in sorted(borrowed):
             lendable = self.parent.lendable.get(resource, 0)
@@ -251,6 +251,6 @@ def plus_signed(a: int, b: int) -> int:
     return LIMIT if a >= LIMIT or b >= LIMIT else a + b
 
 
-def _passed(node: QuotaNode, cell: FlavorResource, usage: int) -> int:
+def _passed(node: QuotaNode, fr: FlavorResource, usage: int) -> int:
     """How much of a usage of the node counts in its parent."""
-    return max(0, usage - node.guaranteed.get(cell, 0))
+    return max(0, usage - node.guaranteed.get(fr, 0))

@@ -218,7 +218,7 @@ def _no_placement(fits: int, fits_empty: int) -> NoPlacement:
 
 def _shortage(maximum: int) -> Shortage:
     """64 GPUs wanted where 24 are unused."""
-    return Shortage(cell=("h100", story.GPU), requested=64, before=0, available=24, maximum=maximum)
+    return Shortage(fr=("h100", story.GPU), requested=64, before=0, available=24, maximum=maximum)
 
 
 @pytest.mark.parametrize(

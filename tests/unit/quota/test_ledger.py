@@ -15,7 +15,7 @@ CPU, GPU = ("spot", "cpu"), ("spot", "gpu")
 def ledger(cpu: int = 10, gpu: int = 8) -> tuple[Ledger, Journal]:
     journal = Journal()
     result = Ledger(journal)
-    result.set_limits("q", Quotas((Group(("cpu", "gpu"), ("spot",)),), {CPU: cpu, GPU: gpu}))
+    result.set_quotas("q", Quotas((Group(("cpu", "gpu"), ("spot",)),), {CPU: cpu, GPU: gpu}))
     return result, journal
 
 
@@ -37,7 +37,7 @@ def test_a_shortage_says_what_is_missing_and_whether_it_can_ever_fit() -> None:
 def test_after_a_cut_usage_stays_and_nothing_more_fits() -> None:
     book, _ = ledger()
     book.charge("q", {CPU: 8})
-    book.set_limits("q", Quotas((Group(("cpu",), ("spot",)),), {CPU: 4}))
+    book.set_quotas("q", Quotas((Group(("cpu",), ("spot",)),), {CPU: 4}))
     assert book.available("q", CPU) == -4
     assert not book.fits("q", {CPU: 1})
     assert book.fits("q", {CPU: 0})
@@ -46,9 +46,9 @@ def test_after_a_cut_usage_stays_and_nothing_more_fits() -> None:
 def test_usage_outlives_its_queue() -> None:
     book, _ = ledger()
     book.charge("q", {CPU: 8})
-    book.remove_limits("q")
+    book.remove_quotas("q")
     assert (book.maximum("q", CPU), book.available("q", CPU)) == (0, -8)
-    book.set_limits("q", Quotas((Group(("cpu",), ("spot",)),), {CPU: 10}))
+    book.set_quotas("q", Quotas((Group(("cpu",), ("spot",)),), {CPU: 10}))
     assert book.available("q", CPU) == 2
 
 

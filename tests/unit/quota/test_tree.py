@@ -30,7 +30,7 @@ def limits(nominal: int, borrowing: int | None = None, lending: int | None = Non
 def ledger(**queues: tuple[str, Quotas]) -> Ledger:
     book = Ledger(Journal())
     for name, (cohort, found) in queues.items():
-        book.set_limits(name, found, cohort)
+        book.set_quotas(name, found, cohort)
     return book
 
 
@@ -66,13 +66,13 @@ def test_unlimited_stays_unlimited() -> None:
 
 def test_a_share_is_the_largest_part_borrowed_divided_by_the_weight() -> None:
     book = Ledger(Journal())
-    book.set_limits("a", limits(2), "x", Fraction(2))
-    book.set_limits("b", limits(8), "x")
+    book.set_quotas("a", limits(2), "x", Fraction(2))
+    book.set_quotas("b", limits(8), "x")
     book.charge("a", {CPU: 5})
     share = book.queue("a").share()
     assert (share.key, share.rounded, share.resource, share.borrowing) == ((0, Fraction(150)), 150, "cpu", True)
     assert book.queue("a").share({CPU: 2}).rounded == 250
-    book.set_limits("a", limits(2), "x", Fraction(0))
+    book.set_quotas("a", limits(2), "x", Fraction(0))
     assert book.queue("a").share() > share
     assert book.queue("b").share().rounded == 0
 
@@ -100,7 +100,7 @@ def test_charging_step_by_step_is_the_same_as_counting_from_the_queues(
     for name, parent, quota in zip(COHORTS, above, quotas, strict=False):
         book.set_cohort(name, limits(*quota), parent)
     for name, parent, quota in zip(QUEUES, above[3:], quotas[3:], strict=True):
-        book.set_limits(name, limits(*quota), parent)
+        book.set_quotas(name, limits(*quota), parent)
     start = usage(book)
     for name, amount in charges:
         book.charge(name, {CPU: amount})

@@ -34,7 +34,7 @@ from tests.unit.schedule.test_second import CHECKS, check, reserved, with_checks
 
 
 def told(given: Engine, name: str) -> tuple[str, str]:
-    reason = given._state.workloads[NS, name].told
+    reason = given._state.workloads[NS, name].last_reason
     assert reason is not None
     return reason.code, reason.message
 

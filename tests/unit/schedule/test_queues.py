@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serried.schedule.state.pending_queue import Help, Parked, PendingQueue
+from serried.schedule.state.pending_queue import PendingQueue, Unschedulable
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order
 
@@ -13,8 +14,10 @@ def order(position: int) -> Order:
     return (0, float(position), "uid", "team", f"w{position}")
 
 
-def parked(helped_by: Help = Help.QUOTA, *, never: bool = False, code: str = "WaitingForQuota") -> Parked:
-    return Parked(Reason(layer="quota", code=code, message="no"), helped_by, never)
+def parked(
+    blocked_on: Changed = Changed.RELEASED, *, never: bool = False, code: str = "WaitingForQuota"
+) -> Unschedulable:
+    return Unschedulable(Reason(layer="quota", code=code, message="no"), blocked_on, never)
 
 
 def queue(*shapes: str, strict: bool = False) -> PendingQueue:
@@ -24,7 +27,7 @@ def queue(*shapes: str, strict: bool = False) -> PendingQueue:
     return result
 
 
-def looked_at(pending: PendingQueue, outcome: Parked) -> list[int]:
+def looked_at(pending: PendingQueue, outcome: Unschedulable) -> list[int]:
     """Parks each candidate in turn; their positions."""
     seen = []
     while (head := pending.head()) is not None:
@@ -41,14 +44,14 @@ def test_best_effort_looks_at_the_first_of_each_shape() -> None:
 
 def test_nobody_is_looked_at_again_before_the_help_that_counts() -> None:
     pending = queue("a", "b")
-    pending.park(order(0), parked(Help.QUOTA))
-    pending.park(order(1), parked(Help.NODES))
+    pending.park(order(0), parked(Changed.RELEASED))
+    pending.park(order(1), parked(Changed.NODES))
     assert pending.head() is None
-    pending.wake(Help.NODES)
-    assert looked_at(pending, parked(Help.QUOTA | Help.NODES)) == [1]
-    pending.wake(Help.QUOTA)
+    pending.wake(Changed.NODES)
+    assert looked_at(pending, parked(Changed.RELEASED | Changed.NODES)) == [1]
+    pending.wake(Changed.RELEASED)
     assert looked_at(pending, parked()) == [0, 1]
-    assert not pending.waits_for(Help.NODES)
+    assert not pending.waits_for(Changed.NODES)
     pending.wake_all()
     assert looked_at(pending, parked()) == [0, 1]
 
@@ -58,7 +61,7 @@ def test_an_arrival_of_a_parked_shape_is_parked_with_it() -> None:
     looked_at(pending, parked())
     pending.add(order(-1), b"a")
     assert pending.head() is None
-    assert pending.parked(order(-1)) is not None
+    assert pending.unschedulable(order(-1)) is not None
     pending.add(order(5), b"b")
     assert pending.head() == order(5)
 
@@ -92,10 +95,10 @@ def test_strict_fifo_still_looks_at_what_arrives_ahead() -> None:
 
 def test_strict_fifo_keeps_holding_back_when_only_the_one_ahead_was_helped() -> None:
     pending = queue("a", "b", "c", strict=True)
-    pending.park(order(0), parked(Help.NODES))
+    pending.park(order(0), parked(Changed.NODES))
     pending.add(order(-1), b"d")
-    pending.park(order(-1), parked(Help.QUOTA))
-    pending.wake(Help.QUOTA)
+    pending.park(order(-1), parked(Changed.RELEASED))
+    pending.wake(Changed.RELEASED)
     assert pending.head() == order(-1)
     pending.remove(order(-1))
     assert pending.head() is None
@@ -123,6 +126,6 @@ def test_waiting_long_costs_no_memory(strict: bool) -> None:
     pending = queue("a", "b", "c", strict=strict)
     for _ in range(1000):
         looked_at(pending, parked())
-        pending.wake(Help.QUOTA)
+        pending.wake(Changed.RELEASED)
     assert len(pending._ready) + len(pending._holding) < 200
     assert pending.head() == order(0)

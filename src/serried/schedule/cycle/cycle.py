@@ -26,12 +26,13 @@ from serried.schedule.flavors.assigner import NO_RULES, Rules
 from serried.schedule.flavors.assignment import Fit, RefusalKind
 from serried.schedule.flavors.flavor_topology import still_held
 from serried.schedule.state.fair_usage import count_usage, sample_usage
-from serried.schedule.state.pending_queue import Help, Parked
+from serried.schedule.state.pending_queue import Unschedulable
 from serried.schedule.state.records import Promise, Record
-from serried.schedule.state.requeue import park, tell_arrivals, wake
+from serried.schedule.state.requeue import park, report_arrivals, wake
 from serried.schedule.state.routing import end_backoff
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.decisions import Admit, Cycle, Evict, Finish, Wait
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order
@@ -67,7 +68,7 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
         if queue is None or state.head(queue) is None:
             del state.awake[name]
             if queue is not None:
-                tell_arrivals(state, queue)
+                report_arrivals(state, queue)
     waits = [Wait(key, reason) for key, reason in state.outbox.items()]
     state.outbox.clear()
     return Cycle(turn.admits, waits, more=bool(state.awake), evictions=turn.evictions, finishes=turn.finishes)
@@ -150,7 +151,7 @@ class _Turn:
             self.state.end_promise(record)
             order = record.info.order
             queue.pending.remove(order)
-            queue.pending.add(order, record.info.shape)
+            queue.pending.add(order, record.info.equivalence_class)
             self.state.awake[queue.name] = None
             if found.fits:
                 self._admit(Entry(record, queue, found))
@@ -205,7 +206,7 @@ class _Turn:
                 self._block(entry, blocked)
             self._refuse(entry)
             return
-        if any(record.leaving is not None for record in _gone(found)):
+        if any(record.preempted_by is not None for record in _gone(found)):
             again = state.options.recompute_victims
         elif not self._quota_left(entry):
             again = False
@@ -271,14 +272,14 @@ class _Turn:
         found = entry.nomination.assignment
         node = self.state.ledger.queue(entry.queue.name)
         result = {}
-        for cell, amount in takes(found).items():
-            left = node.limits.nominal.get(cell, 0) - node.usage.get(cell, 0)
+        for fr, amount in takes(found).items():
+            left = node.quotas.nominal.get(fr, 0) - node.usage.get(fr, 0)
             if found.borrowing == 0:
-                result[cell] = max(0, min(amount, left))
-            elif cell in node.limits.borrowing:
-                result[cell] = min(amount, left + node.limits.borrowing[cell])
+                result[fr] = max(0, min(amount, left))
+            elif fr in node.quotas.borrowing:
+                result[fr] = min(amount, left + node.quotas.borrowing[fr])
             else:
-                result[cell] = amount
+                result[fr] = amount
         return result
 
     # --- what becomes of a candidate
@@ -293,29 +294,29 @@ class _Turn:
         }
         furthest = found.furthest()
         never = furthest is not None and furthest[1].kind.never
-        parked = Parked(self._reason(entry), found.helped_by, never)
+        unschedulable = Unschedulable(self._reason(entry), found.blocked_on, never)
         if furthest is not None and furthest[1].kind == RefusalKind.WAITS_QUOTA and (hopeless := self._hopeless(entry)):
-            parked = hopeless
+            unschedulable = hopeless
         if record.so_far is not None:
-            parked = record.so_far.and_then(parked)
+            unschedulable = record.so_far.and_then(unschedulable)
         short = any(r.kind == RefusalKind.WAITS_QUOTA for p in found.pod_sets for r in p.refusals)
         if start and found.mode == Fit.PREEMPT and (short or self.state.options.one_head):
             # The scan stopped at a flavor where preemption could have helped. It goes on behind it.
-            record.start, record.so_far = start, parked
+            record.start, record.so_far = start, unschedulable
             self.state.scanning[record.info.key] = None
-            self.state.tell(record.info.key, parked.reason)
+            self.state.report(record.info.key, unschedulable.reason)
             return
         self.state.restart_scan(record)
-        park(self.state, queue, record.info.order, parked)
+        park(self.state, queue, record.info.order, unschedulable)
 
-    def _hopeless(self, entry: Entry) -> Parked | None:
+    def _hopeless(self, entry: Entry) -> Unschedulable | None:
         """What no quota, or no domain, could ever hold need not wait for what is looked at before that, nor hold back
         others, before it is told."""
         state, info = self.state, entry.record.info
         if state.options.one_head:
             return None
         asked = {r for p in info.pod_sets for r in p.requests}
-        alone = len(info.pod_sets) == 1 and any(asked <= set(g.resources) for g in entry.queue.limits.groups)
+        alone = len(info.pod_sets) == 1 and any(asked <= set(g.resources) for g in entry.queue.quotas.groups)
         if alone and not any(p.topology is not None and p.topology.required for p in info.pod_sets):
             # There is nothing that was not looked at.
             return None
@@ -323,7 +324,7 @@ class _Turn:
         furthest = None if found.fits else found.assignment.furthest()
         if furthest is None or not furthest[1].kind.never:
             return None
-        return Parked(reason_of(entry.queue, found), Help.NODES | found.assignment.helped_by, never=True)
+        return Unschedulable(reason_of(entry.queue, found), Changed.NODES | found.assignment.blocked_on, never=True)
 
     def _reason(self, entry: Entry) -> Reason:
         return reason_of(entry.queue, entry.nomination)
@@ -331,7 +332,7 @@ class _Turn:
     def _skip(self, entry: Entry) -> None:
         """Another one took what it would have got: it stays where it is, to be looked at again."""
         entry.skipped = True
-        self.state.tell(
+        self.state.report(
             entry.record.info.key, wording.overtaken(entry.queue.name, preempting=bool(entry.nomination.victims))
         )
 
@@ -342,7 +343,7 @@ class _Turn:
         except AssignmentError as error:
             problem = Problem("spec.podSets", f"placed as {error}", "a placement that a topologyAssignment can hold")
             reason = wording.misconfigured(problem)
-            park(state, queue, record.info.order, Parked(reason, Help.NODES, never=True))
+            park(state, queue, record.info.order, Unschedulable(reason, Changed.NODES, never=True))
             return
         old = found.replaces
         state.leave(record)
@@ -369,7 +370,7 @@ class _Turn:
         for victim in found.victims:
             other, reservation = victim.record, victim.record.reservation
             assert reservation is not None
-            if other.going:
+            if other.is_leaving:
                 continue
             path = state.ledger.queue(reservation.cluster_queue).path_name
             message = preemption_message(record, victim, mine, path)
@@ -390,7 +391,7 @@ class _Turn:
         self.moves += 1
         state.promise(record, promise)
         reason = wording.waits_for_victims(self._reason(entry), victims)
-        park(state, entry.queue, record.info.order, Parked(reason, Help.VICTIMS, never=False))
+        park(state, entry.queue, record.info.order, Unschedulable(reason, Changed.VICTIMS, never=False))
 
 
 def _gone(found: Nomination) -> list[Record]:

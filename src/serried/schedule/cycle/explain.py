@@ -14,10 +14,10 @@ from serried.schedule.cycle.nominate import Nomination, nominate, remove
 from serried.schedule.cycle.reason_text import reason_of
 from serried.schedule.flavors.assigner import Rules, attempts_of
 from serried.schedule.flavors.assignment import Attempt
-from serried.schedule.state.pending_queue import Help
 from serried.schedule.state.records import ClusterQueueState, Record
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order
 
@@ -83,7 +83,7 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
             local_queue=local_queue,
             cluster_queue=local.spec.cluster_queue if local is not None else "",
             waited=waited,
-            reason=record.told,
+            reason=record.last_reason,
         )
     queue = state.cluster_queues[record.cluster_queue]
     outcome = nominate(state, queue, info, now)
@@ -122,8 +122,8 @@ def _ahead(state: State, queue: ClusterQueueState, order: Order) -> tuple[int, l
 
 
 def _reason(state: State, queue: ClusterQueueState, record: Record, outcome: Nomination, now: datetime) -> Reason:
-    if record.promise is not None and record.told is not None:
-        return record.told
+    if record.promise is not None and record.last_reason is not None:
+        return record.last_reason
     never = _never(outcome)
     holder = None if never else _holder(state, queue, record, now)
     if holder is not None:
@@ -181,10 +181,10 @@ def _fits_after(
     if outcome.victims:
         return ["/".join(victim.record.info.key) for victim in outcome.victims]
     keys = {k: None for q in state.ledger.queue(queue.name).root.queues() for k in state.holders.get(q.name, {})}
-    if Help.NODES in outcome.assignment.helped_by:
+    if Changed.NODES in outcome.assignment.blocked_on:
         keys = {key: None for holders in state.holders.values() for key in holders}
     candidates = sorted(
-        (r for r in map(state.workloads.__getitem__, keys) if r.leaving is None), key=lambda r: r.info.order[1:]
+        (r for r in map(state.workloads.__getitem__, keys) if r.preempted_by is None), key=lambda r: r.info.order[1:]
     )
     for candidate in candidates[:_TRIALS]:
         if _fits_without(state, queue, record, [candidate], now):

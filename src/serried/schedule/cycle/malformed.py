@@ -51,7 +51,7 @@ def _cluster_queue(state: State, name: str, error: str) -> None:
     given.metadata.name = name
     if queue is not None:
         given.spec, given.metadata.generation = queue.spec, queue.generation
-    queue_events.put_cluster_queue(state, given, queue.limits if queue else Quotas(), [_unreadable(error)])
+    queue_events.put_cluster_queue(state, given, queue.quotas if queue else Quotas(), [_unreadable(error)])
 
 
 def _cohort(state: State, name: str, error: str) -> None:
@@ -60,7 +60,7 @@ def _cohort(state: State, name: str, error: str) -> None:
     given.metadata.name = name
     if cohort is not None:
         given.spec, given.metadata.generation = cohort.spec, cohort.generation
-    queue_events.put_cohort(state, given, cohort.limits if cohort is not None else Quotas(), [_unreadable(error)])
+    queue_events.put_cohort(state, given, cohort.quotas if cohort is not None else Quotas(), [_unreadable(error)])
 
 
 def _unreadable(error: str) -> Problem:

@@ -60,5 +60,5 @@ def delete_flavor(state: State, name: str) -> None:
 def _flavors_changed(state: State, names: set[str]) -> None:
     state.places_changed = bool(state.incomplete)
     for queue in list(state.cluster_queues.values()):
-        if names.intersection(queue.limits.flavors) or queue.activity.reason in _NAMES_WHAT_IS_THERE:
+        if names.intersection(queue.quotas.flavors) or queue.activity.reason in _NAMES_WHAT_IS_THERE:
             refresh(state, queue)

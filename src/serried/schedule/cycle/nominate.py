@@ -18,9 +18,9 @@ from serried.schedule.flavors.flavor_topology import find_places, needs_places, 
 from serried.schedule.preemption.candidates import PreemptionRequest, Victim
 from serried.schedule.preemption.classical import find_victims
 from serried.schedule.preemption.tie_break import closer_victims
-from serried.schedule.state.pending_queue import Help
 from serried.schedule.state.records import ClusterQueueState, Record
 from serried.schedule.state.state import State
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.workload import WorkloadInfo
 
 #: A pod set that has no place in a flavor is tried in the next one; so many times at most.
@@ -72,7 +72,7 @@ def nominate(
 def slice_before(state: State, queue: ClusterQueueState, info: WorkloadInfo) -> Record | None:
     """The workload that this one replaces, if it still holds quota of the same ClusterQueue."""
     record = state.workloads.get(info.replaces) if info.replaces is not None else None
-    if record is None or record.reservation is None or record.leaving is not None:
+    if record is None or record.reservation is None or record.preempted_by is not None:
         return None
     return record if record.reservation.cluster_queue == queue.name else None
 
@@ -92,7 +92,7 @@ def _with_most(state: State, queue: ClusterQueueState, info: WorkloadInfo, now: 
 
     def acceptable(pod_sets: tuple[PodSetRequest, ...]) -> bool:
         found = _nominate(state, queue, info, pod_sets, now, rules)
-        full.assignment.helped_by |= found.assignment.helped_by
+        full.assignment.blocked_on |= found.assignment.blocked_on
         return found.fits or bool(found.victims)
 
     fewer = reduced(info.pod_sets, info.min_counts, acceptable)
@@ -155,7 +155,7 @@ def _nominate(
 ) -> Nomination:
     oracle = preemption_oracle(state, queue, info, now)
     best: Nomination | None = None
-    helped_by = Help.NOTHING
+    blocked_on = Changed.NOTHING
     for _ in range(1 if state.options.one_head else _RETRIES):
         found = assign(state, queue, pod_sets, oracle, rules)
         if found.mode != Fit.NO_FIT:
@@ -166,10 +166,10 @@ def _nominate(
             return here
         if mode == Fit.PREEMPT:
             here.victims = victims_of(state, queue, info, found, now)
-        helped_by |= found.helped_by
+        blocked_on |= found.blocked_on
         if best is None or _better(here, best):
             best = here
-        if Help.NODES not in found.helped_by:
+        if Changed.NODES not in found.blocked_on:
             break
         homeless = [
             (p.pod_set.name, c.flavor)
@@ -182,7 +182,7 @@ def _nominate(
             break
         rules = replace(rules, excluded=excluded)
     assert best is not None
-    best.assignment.helped_by = helped_by
+    best.assignment.blocked_on = blocked_on
     return best
 
 
@@ -206,11 +206,11 @@ def victims_of(
         if places_now(state, queue, info, found, only_whether=True):
             return True
         # There would be quota, with those gone: it is nodes that it waits for.
-        found.helped_by |= Help.NODES
+        found.blocked_on |= Changed.NODES
         return False
 
     has_place = placed if needs_places(state, queue, found) else None
-    needed = {cell: amount for cell, amount in found.usage.items() if amount > 0}
+    needed = {fr: amount for fr, amount in found.usage.items() if amount > 0}
     asked = [t.possibility for p in found.pod_sets for t in p.tried.values() if t.possibility is not None]
     if has_place is None and len(needed) == 1 and asked and max(asked) == Fit.NO_CANDIDATES:
         # It is all that is needed, and was searched for already.
@@ -237,26 +237,26 @@ def victims_of(
 
 
 def preemption_oracle(state: State, queue: ClusterQueueState, info: WorkloadInfo, now: datetime) -> Oracle:
-    """What preemption could do for one cell: searched for as if it were all that is needed."""
+    """What preemption could do for one resource of one flavor: searched for as if it were all that is needed."""
     policy = queue.spec.preemption
     node = state.ledger.queue(queue.name)
     nobody = policy.within_cluster_queue == "Never" and (policy.reclaim_within_cohort == "Never" or not node.parent)
 
-    def ask(cell: FlavorResource, amount: int) -> tuple[Fit, int]:
+    def ask(fr: FlavorResource, amount: int) -> tuple[Fit, int]:
         victims = (
             []
             if nobody
-            else find_victims(state, PreemptionRequest(info, queue.name, {cell: amount}, frozenset({cell})), now)
+            else find_victims(state, PreemptionRequest(info, queue.name, {fr: amount}, frozenset({fr})), now)
         )
         if not victims:
-            return Fit.NO_CANDIDATES, node.lowest_fit(cell, amount)[0]
+            return Fit.NO_CANDIDATES, node.lowest_fit(fr, amount)[0]
         mark = state.journal.checkpoint()
         own = False
         for victim in victims:
             assert victim.record.reservation is not None
             own |= victim.record.reservation.cluster_queue == queue.name
             state.ledger.refund(victim.record.reservation.cluster_queue, victim.record.reservation.usage)
-        borrow = node.lowest_fit(cell, amount)[0]
+        borrow = node.lowest_fit(fr, amount)[0]
         state.journal.rollback(mark)
         return (Fit.PREEMPT if own else Fit.RECLAIM), borrow
 
@@ -265,4 +265,4 @@ def preemption_oracle(state: State, queue: ClusterQueueState, info: WorkloadInfo
 
 def takes(found: Assignment) -> dict[FlavorResource, int]:
     """What an assignment charges."""
-    return {cell: amount for cell, amount in found.usage.items() if amount}
+    return {fr: amount for fr, amount in found.usage.items() if amount}

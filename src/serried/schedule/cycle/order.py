@@ -110,7 +110,7 @@ def _shares(state: State, entry: Entry) -> _Keys:
     result = {}
     for node in state.ledger.queue(entry.queue.name).path():
         if node.parent is not None:
-            result[id(node.parent)] = (any(node.exceeds(cell) for cell in usage), node.share())
+            result[id(node.parent)] = (any(node.exceeds(fr) for fr in usage), node.share())
     state.journal.rollback(mark)
     return result
 

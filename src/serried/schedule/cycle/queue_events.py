@@ -46,9 +46,9 @@ def put_cluster_queue(state: State, given: ClusterQueue, quotas: Quotas, problem
         queue.pending = PendingQueue(strict=strict)
         moves = True
     queue.spec, queue.generation = given.spec, given.metadata.generation
-    queue.limits, queue.problems, queue.terminating = quotas, problems, terminating
+    queue.quotas, queue.problems, queue.terminating = quotas, problems, terminating
     before = state.ledger.tree_of(name)
-    state.ledger.set_limits(name, quotas, given.spec.cohort_name, _weight(given.spec.fair_sharing))
+    state.ledger.set_quotas(name, quotas, given.spec.cohort_name, _weight(given.spec.fair_sharing))
     refresh(state, queue)
     _tree_changed(state, before, state.ledger.tree_of(name))
     if moves:
@@ -67,7 +67,7 @@ def delete_cluster_queue(state: State, name: str) -> None:
     del state.cluster_queues[name]
     state.awake.pop(name, None)
     tree = state.ledger.tree_of(name)
-    state.ledger.remove_limits(name)
+    state.ledger.remove_quotas(name)
     _tree_changed(state, tree)
     for local_queue in state.leads_to.get(name, ()):
         refresh_local(state, local_queue)

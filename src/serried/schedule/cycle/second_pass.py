@@ -32,7 +32,7 @@ class Eviction:
 def needs_second(state: State, record: Record) -> bool:
     """Whether a workload that holds quota is to be looked at again."""
     reservation = record.reservation
-    if reservation is None or record.leaving is not None or record.evicting:
+    if reservation is None or record.preempted_by is not None or record.evicting:
         return False
     if not record.info.evicted and _stopped(state, record, reservation):
         return True

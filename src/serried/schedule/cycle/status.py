@@ -29,13 +29,13 @@ def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueSta
         found = state.cluster_queues.get(queue[1])
         if found is None:
             return None
-        cells = found.limits.nominal
+        declared = found.quotas.nominal
         return ClusterQueueStatus(
             conditions=[_condition(found.activity, found.generation)],
             flavors_reservation=flavor_usage(
-                cells, account.reserved, borrows=True, in_cohort=bool(found.spec.cohort_name)
+                declared, account.reserved, borrows=True, in_cohort=bool(found.spec.cohort_name)
             ),
-            flavors_usage=flavor_usage(cells, account.used, borrows=True, in_cohort=bool(found.spec.cohort_name)),
+            flavors_usage=flavor_usage(declared, account.used, borrows=True, in_cohort=bool(found.spec.cohort_name)),
             pending_workloads=sum(len(state.waiting.get(key, ())) for key in state.leads_to.get(queue[1], ())),
             reserving_workloads=account.reserving,
             admitted_workloads=account.admitted,
@@ -47,11 +47,11 @@ def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueSta
     if local is None:
         return None
     target = state.cluster_queues.get(local.spec.cluster_queue)
-    cells = (target.limits if target is not None else Quotas()).nominal
+    declared = (target.quotas if target is not None else Quotas()).nominal
     return LocalQueueStatus(
         conditions=[_condition(local.activity, local.generation)],
-        flavors_reservation=flavor_usage(cells, account.reserved, borrows=False),
-        flavors_usage=flavor_usage(cells, account.used, borrows=False),
+        flavors_reservation=flavor_usage(declared, account.reserved, borrows=False),
+        flavors_usage=flavor_usage(declared, account.used, borrows=False),
         pending_workloads=len(state.waiting.get(queue, ())),
         reserving_workloads=account.reserving,
         admitted_workloads=account.admitted,

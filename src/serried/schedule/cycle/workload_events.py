@@ -160,7 +160,7 @@ def withdraw(state: State, key: Key) -> None:
     if record is None or record.reservation is None:
         return
     if record.previous is not None:
-        if record.leaving is None:
+        if record.preempted_by is None:
             state.rehold(record, record.previous)
         else:  # what it holds is its preemptor's already
             state.confirm(record, record.previous)
@@ -173,7 +173,7 @@ def withdraw(state: State, key: Key) -> None:
         count_usage(state, record, record.reservation.usage, -1)
         old = state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
         state.release(record)
-        if old is not None and old.leaving == key:
+        if old is not None and old.preempted_by == key:
             _stay(state, old)
         route(state, record)
 
@@ -185,7 +185,7 @@ def withdraw_eviction(state: State, key: Key) -> None:
     if record is None or record.reservation is None:
         return
     record.evicting = False
-    if record.leaving is not None:
+    if record.preempted_by is not None:
         _stay(state, record)
     else:
         look_again(state, record)

@@ -29,17 +29,17 @@ from serried.schedule.flavors.assignment import (
     Tried,
 )
 from serried.schedule.flavors.flavor_topology import topology_mismatch
-from serried.schedule.state.pending_queue import Help
 from serried.schedule.state.records import ClusterQueueState
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.label_match import flavor_mismatch, mismatch_text
 from serried.schedule.types.options import Options
 from serried.schedule.types.workload import total_requests
 
 _HOLDERS_NAMED = 3
 
-#: (cell, amount) → what preemption could do, and the borrowing level afterwards.
+#: (flavor and resource, amount) → what preemption could do, and the borrowing level afterwards.
 Oracle = Callable[[FlavorResource, int], tuple[Fit, int]]
 
 
@@ -119,9 +119,9 @@ class _Scan:
         self.unit = unit
         self.pod_sets = [pod_sets[i] for i in unit]
         self.totals = [_charged(state, queue, p) for p in self.pod_sets]
-        if len(unit) == 1 and not self.totals[0] and queue.limits.groups:
+        if len(unit) == 1 and not self.totals[0] and queue.quotas.groups:
             # It asks for nothing, but still needs a flavor: for its nodes.
-            self.totals[0][queue.limits.groups[0].resources[0]] = 0
+            self.totals[0][queue.quotas.groups[0].resources[0]] = 0
         self.needed: dict[str, int] = {}
         for pod_set, total in zip(self.pod_sets, self.totals, strict=True):
             _, has = rules.replaced.get(pod_set.name, ({}, {}))
@@ -143,7 +143,7 @@ class _Scan:
         for resource in sorted(self.needed, key=visiting_order):
             if resource in chosen:
                 continue
-            group = self.queue.limits.group_of(resource)
+            group = self.queue.quotas.group_of(resource)
             if group is None:
                 if not self.needed[resource]:
                     continue
@@ -183,8 +183,8 @@ class _Scan:
                 )
             )
         for resource, choice in chosen.items():
-            cell = (choice.flavor, resource)
-            self.result.usage[cell] = self.result.usage.get(cell, 0) + self.needed[resource]
+            fr = (choice.flavor, resource)
+            self.result.usage[fr] = self.result.usage.get(fr, 0) + self.needed[resource]
 
     def _topology(self, flavor: str) -> str:
         return self.state.flavors[flavor].spec.topology_name
@@ -271,7 +271,7 @@ class _Scan:
     @property
     def _alone(self) -> bool:
         """Whether all resources come from one group. If not, the topology may be that of another flavor."""
-        return sum(not self.needed.keys().isdisjoint(g.resources) for g in self.queue.limits.groups) == 1
+        return sum(not self.needed.keys().isdisjoint(g.resources) for g in self.queue.quotas.groups) == 1
 
     def _try(self, flavor: str, resources: Sequence[str], tried: Tried) -> dict[str, Choice]:
         choices: dict[str, Choice] = {}
@@ -289,23 +289,23 @@ class _Scan:
             tried.possibility = tried.mode
         return choices
 
-    def _quota(self, cell: FlavorResource, amount: int, tried: Tried) -> tuple[Fit, int]:
-        """How far the quota of a cell goes, and at which level of borrowing."""
-        node, before = self.node, self.result.usage.get(cell, 0)
+    def _quota(self, fr: FlavorResource, amount: int, tried: Tried) -> tuple[Fit, int]:
+        """How far the quota goes, and at which level of borrowing."""
+        node, before = self.node, self.result.usage.get(fr, 0)
         value = before + amount
-        most = node.potential(cell)
+        most = node.potential(fr)
         if value > most:
             tried.no_fit = PendingReason.EXCEEDS_MAX_QUOTA
-            tried.refusals.append(self._short(RefusalKind.NEVER_QUOTA, cell, amount, before, most, most))
+            tried.refusals.append(self._short(RefusalKind.NEVER_QUOTA, fr, amount, before, most, most))
             return Fit.NO_FIT, 0
-        available = most if self.rules.as_if_unused else max(0, node.available(cell))
-        borrow, has_outside = node.lowest_fit(cell, value)
+        available = most if self.rules.as_if_unused else max(0, node.available(fr))
+        borrow, has_outside = node.lowest_fit(fr, value)
         if value <= available:
             return Fit.FIT, borrow
-        self.result.helped_by |= Help.QUOTA
-        tried.refusals.append(self._short(RefusalKind.WAITS_QUOTA, cell, amount, before, available, most))
-        if node.limits.nominal.get(cell, 0) >= value or has_outside or self._preempts_while_borrowing:
-            return self.oracle(cell, value)
+        self.result.blocked_on |= Changed.RELEASED
+        tried.refusals.append(self._short(RefusalKind.WAITS_QUOTA, fr, amount, before, available, most))
+        if node.quotas.nominal.get(fr, 0) >= value or has_outside or self._preempts_while_borrowing:
+            return self.oracle(fr, value)
         tried.no_fit = PendingReason.WAITING_FOR_QUOTA
         return Fit.NO_FIT, borrow
 
@@ -321,35 +321,35 @@ class _Scan:
         return Refusal(RefusalKind.MISMATCH, text, partial(wording.no_flavor, pod_set, self.queue.name, [detail]))
 
     def _not_covered(self, resource: str) -> Refusal:
-        covered = [r for group in self.queue.limits.groups for r in group.resources]
+        covered = [r for group in self.queue.quotas.groups for r in group.resources]
         text = f"resource {resource} unavailable in ClusterQueue"
         amount = self.needed[resource]
         reason = partial(wording.not_covered, self.name, self.queue.name, resource, amount, covered)
         return Refusal(RefusalKind.NEVER_QUOTA, text, reason)
 
     def _short(
-        self, rank: RefusalKind, cell: FlavorResource, amount: int, before: int, available: int, most: int
+        self, rank: RefusalKind, fr: FlavorResource, amount: int, before: int, available: int, most: int
     ) -> Refusal:
-        show = partial(format_quantity, cell[1])
+        show = partial(format_quantity, fr[1])
         if rank == RefusalKind.NEVER_QUOTA:
             text = (
-                f"insufficient quota for {cell[1]} in flavor {cell[0]}, previously considered podsets requests "
+                f"insufficient quota for {fr[1]} in flavor {fr[0]}, previously considered podsets requests "
                 f"({show(before)}) + current podset request ({show(amount)}) > maximum capacity ({show(most)})"
             )
         else:
             more = show(before + amount - available)
-            text = f"insufficient unused quota for {cell[1]} in flavor {cell[0]}, {more} more needed"
-        short = Shortage(cell, amount, before, available, most)
+            text = f"insufficient unused quota for {fr[1]} in flavor {fr[0]}, {more} more needed"
+        short = Shortage(fr, amount, before, available, most)
         state, queue, name = self.state, self.queue.name, self.name
         return Refusal(
-            rank, text, lambda: wording.lacks_quota(name, queue, short, _holders(state, queue, short.cell)), cell[0]
+            rank, text, lambda: wording.lacks_quota(name, queue, short, _holders(state, queue, short.fr)), fr[0]
         )
 
 
 def _charged(state: State, queue: ClusterQueueState, pod_set: PodSetRequest) -> dict[str, int]:
     """What quota the pod set needs. Requests of nothing, and `pods`, count only where the queue covers them."""
     totals = counted_totals(state.options, pod_set)
-    covered = queue.limits.group_of
+    covered = queue.quotas.group_of
     return {r: n for r, n in totals.items() if covered(r) or (n > 0 and r != "pods")}
 
 
@@ -420,22 +420,22 @@ def _attempt(choice: PodSetChoice, tried: Tried) -> Attempt:
     return Attempt(name, tried.flavor, match=words(match), quota=words(quota), topology=words(place))
 
 
-def _holders(state: State, queue: str, cell: FlavorResource) -> str:
-    """Who holds most of a cell, in words."""
+def _holders(state: State, queue: str, fr: FlavorResource) -> str:
+    """Who holds most of a flavor's resource, in words."""
     known = state.top_holders.setdefault(queue, {})
-    if cell not in known:
-        known[cell] = _top_holders(state, queue, cell)
-    return known[cell]
+    if fr not in known:
+        known[fr] = _top_holders(state, queue, fr)
+    return known[fr]
 
 
-def _top_holders(state: State, queue: str, cell: FlavorResource) -> str:
+def _top_holders(state: State, queue: str, fr: FlavorResource) -> str:
     reservation = []
     for key in state.holders.get(queue, ()):
         held = state.workloads[key].reservation
-        amount = held.usage.get(cell, 0) if held else 0
+        amount = held.usage.get(fr, 0) if held else 0
         if amount:
             reservation.append((-amount, key))
     named = nsmallest(_HOLDERS_NAMED, reservation)
-    words = [f"{'/'.join(key)} ({format_quantity(cell[1], -amount)})" for amount, key in named]
+    words = [f"{'/'.join(key)} ({format_quantity(fr[1], -amount)})" for amount, key in named]
     more = len(reservation) - len(named)
     return ", ".join(words) + (f" and {more} more" if more else "")

@@ -12,7 +12,7 @@ from serried.api.names import PendingReason
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
 from serried.quota.quotas import FlavorResource
-from serried.schedule.state.pending_queue import Help
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
 
 
@@ -160,7 +160,7 @@ class Assignment:
 
     pod_sets: list[PodSetChoice] = field(default_factory=list)
     usage: dict[FlavorResource, int] = field(default_factory=dict)
-    helped_by: Help = Help.NOTHING
+    blocked_on: Changed = Changed.NOTHING
 
     @property
     def mode(self) -> Fit:
@@ -184,7 +184,7 @@ class Assignment:
 
     @property
     def contested(self) -> frozenset[FlavorResource]:
-        """The cells in which somebody would have to give way."""
+        """That of which somebody would have to give way."""
         return frozenset(
             (choice.flavor, resource)
             for p in self.pod_sets

@@ -17,10 +17,10 @@ from serried.place.result import NoPlacement
 from serried.place.topology_request import check_topology_request
 from serried.schedule.flavors.assignment import Assignment, Fit, PodSetChoice, Refusal, RefusalKind
 from serried.schedule.state.admission_checks import delays_places, required_checks
-from serried.schedule.state.pending_queue import Help
 from serried.schedule.state.records import ClusterQueueState
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.workload import WorkloadInfo
 
 
@@ -140,7 +140,7 @@ def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> 
     """The flavor in which a pod set has to be placed; "": in none. What is wrong with it is noted in the choice."""
     pod_set = choice.pod_set
     used = {c.flavor for c in choice.flavors.values()}
-    flavors = [f for f in queue.limits.flavors if f in used]
+    flavors = [f for f in queue.quotas.flavors if f in used]
     with_topology = [f for f in flavors if f in state.flavors and state.flavors[f].spec.topology_name]
     if not (
         with_topology
@@ -159,7 +159,7 @@ def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> 
     if pod_set.bound_by_us:
         if flavors:
             return flavors[0]
-        first = [f for f in queue.limits.flavors if f in state.flavors]
+        first = [f for f in queue.quotas.flavors if f in state.flavors]
         if first and (not has_topology_request(pod_set) or state.flavors[first[0]].spec.topology_name):
             return first[0]
     if not choice.flavors and not choice.requests and not has_topology_request(pod_set) and not pod_set.bound_by_us:
@@ -197,7 +197,7 @@ def _place_all(
     flavor, result, text = failure
     if assume_empty:
         result = replace(result, fits_when_empty=False, fits_empty=result.fits, best_domain_empty=result.best_domain)
-    found.helped_by |= Help.NODES
+    found.blocked_on |= Changed.NODES
     never = bool(result.field) or (assume_empty or result.fits_when_empty is False)
     choice = next(p for p in found.pod_sets if p.pod_set.name == result.pod_set)
     mode = Fit.NO_FIT if never else Fit.PREEMPT

@@ -21,13 +21,13 @@ class PreemptionRequest:
     info: WorkloadInfo
     queue: str
     needed: Mapping[FlavorResource, int]
-    #: cells of which it cannot have as much as it needs: whoever uses one of them may be in its way
+    #: of what it cannot have as much as it needs: whoever uses any of that may be in its way
     contested: frozenset[FlavorResource]
     #: whether it has a place on the nodes as the model is now; None: it needs none
     has_place: Callable[[], bool] | None = None
     #: of those that only their uids tell apart, these go first
     first: Callable[[Record], bool] | None = None
-    #: of `contested`, the cells whose quota is short; if there are any, the others are contested for nodes alone
+    #: of `contested`, that whose quota is short; if there is any, the rest is contested for nodes alone
     short: frozenset[FlavorResource] = frozenset()
 
 
@@ -66,7 +66,7 @@ def victim_order(
         reserved = (reservation.reserved_at if reservation is not None else None) or now
         usage = state.usage_of(info.queue) if own and state.usage_ordered(queue) else 0.0
         later = first is not None and not first(record)
-        return (not record.going, own, -usage, info.priority, -reserved.timestamp(), later, info.uid, info.key)
+        return (not record.is_leaving, own, -usage, info.priority, -reserved.timestamp(), later, info.uid, info.key)
 
     return key
 
@@ -77,19 +77,19 @@ def candidates_in(state: State, queue: str, want: PreemptionRequest, policy: str
         return
     for key in state.holders.get(queue, ()):
         record = state.workloads[key]
-        if record.leaving or record.reservation is None or key in (want.info.key, want.info.replaces):
+        if record.preempted_by or record.reservation is None or key in (want.info.key, want.info.replaces):
             continue
         if may_preempt(policy, want.info, record.info):
             usage = record.reservation.usage
-            uses = {cell for cell in want.contested if usage.get(cell, 0) > 0}
+            uses = {fr for fr in want.contested if usage.get(fr, 0) > 0}
             if uses and (not want.short or queue == want.queue or _borrows(state, queue, uses & want.short or uses)):
                 yield record
 
 
-def _borrows(state: State, queue: str, cells: Iterable[FlavorResource]) -> bool:
+def _borrows(state: State, queue: str, frs: Iterable[FlavorResource]) -> bool:
     """Whether a queue uses more than its quota of any of these: what is its own it would only take back."""
     node = state.ledger.queue(queue)
-    return any(node.exceeds(cell) for cell in cells)
+    return any(node.exceeds(fr) for fr in frs)
 
 
 class Trial:
@@ -116,23 +116,23 @@ class Trial:
     def fits(self, *, borrowing: bool) -> bool:
         """Whether what is wanted fits now, in quota and on nodes; `borrowing`: also beyond the queue's nominal."""
         node = self.node
-        for cell, amount in self.want.needed.items():
+        for fr, amount in self.want.needed.items():
             if amount <= 0:
                 continue
-            if amount > node.available(cell):
+            if amount > node.available(fr):
                 return False
-            if not borrowing and node.usage.get(cell, 0) + amount > node.limits.nominal.get(cell, 0):
+            if not borrowing and node.usage.get(fr, 0) + amount > node.quotas.nominal.get(fr, 0):
                 return False
         return self.want.has_place is None or self.want.has_place()
 
     def over(self, node: QuotaNode) -> bool:
         """Whether a node uses more than its quota of something that is contested."""
         usage, subtree = node.usage, node.subtree
-        return any(usage.get(cell, 0) > subtree.get(cell, 0) for cell in self.contested)
+        return any(usage.get(fr, 0) > subtree.get(fr, 0) for fr in self.contested)
 
     def borrowers(self, node: QuotaNode) -> Iterable[QuotaNode]:
         """The children of a node of which `over` is true."""
-        return dict.fromkeys(child for cell in self.contested for child in node.borrowers.get(cell, ()))
+        return dict.fromkeys(child for fr in self.contested for child in node.borrowers.get(fr, ()))
 
     def minimal(self, victims: list[Victim], *, borrowing: bool) -> list[Victim]:
         """Without those that turn out not to be needed, looked at from the last but one back to the first."""

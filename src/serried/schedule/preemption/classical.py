@@ -52,7 +52,7 @@ def _classical(state: State, want: PreemptionRequest, policy: ClusterQueuePreemp
     ]
     hierarchical, by_priority = _others(state, trial, policy)
     parts = [sorted(part, key=lambda c: order(c.record)) for part in (hierarchical, by_priority, own)]
-    sequence = [c for going in (True, False) for part in parts for c in part if c.record.going is going]
+    sequence = [c for going in (True, False) for part in parts for c in part if c.record.is_leaving is going]
     for borrowing in _attempts(trial, policy, hierarchical, by_priority):
         mark = state.journal.checkpoint()
         victims = _attempt(state, trial, sequence, borrowing=borrowing)
@@ -85,8 +85,8 @@ def _others(state: State, trial: Trial, policy: ClusterQueuePreemption) -> tuple
                         hierarchical.append(_Candidate(record, reason, found_at=ancestor))
                     else:
                         by_priority.append(_by_priority(policy, want, record, ancestor))
-        advantage = advantage or all(not ancestor.exceeds(cell, amount) for cell, amount in rest.items())
-        rest = {cell: max(0, amount - ancestor.local_available(cell)) for cell, amount in rest.items()}
+        advantage = advantage or all(not ancestor.exceeds(fr, amount) for fr, amount in rest.items())
+        rest = {fr: max(0, amount - ancestor.local_available(fr)) for fr, amount in rest.items()}
         below = ancestor
     return hierarchical, by_priority
 
@@ -121,7 +121,7 @@ def _attempts(
     """Whether the preemptor may borrow, attempt by attempt."""
     node = trial.node
     borrows = policy.borrow_within_cohort.policy != "Never"
-    under = all(node.usage.get(c, 0) < node.limits.nominal.get(c, 0) for c in trial.contested)
+    under = all(node.usage.get(c, 0) < node.quotas.nominal.get(c, 0) for c in trial.contested)
     if not (hierarchical or by_priority) or (not borrows and not under):
         return (True,)
     if not borrows and not hierarchical:

@@ -71,7 +71,7 @@ def _equals(state: State, want: PreemptionRequest, chosen: Sequence[Record], now
     for queue in sorted({queue for queue, _ in ranks}):
         for other in state.holders.get(queue, ()):
             record = state.workloads[other]
-            if other in taken or record.leaving is not None or other in (want.info.key, want.info.replaces):
+            if other in taken or record.preempted_by is not None or other in (want.info.key, want.info.replaces):
                 continue
             if (queue, key(record)[:-2]) in ranks:
                 found.append(record)

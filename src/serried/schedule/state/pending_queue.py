@@ -11,45 +11,33 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Flag, auto
 
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order
 
 
-class Help(Flag):
-    """What can make a parked group fit."""
-
-    NOTHING = 0
-    #: usage given back in the ClusterQueue
-    QUOTA = auto()
-    #: nodes, pods and placements
-    NODES = auto()
-    #: the end of those who are preempted for it, and nothing else: what it needs is kept for it
-    VICTIMS = auto()
-
-
 @dataclass(frozen=True)
-class Parked:
+class Unschedulable:
     """Why a group does not fit now."""
 
     reason: Reason
-    helped_by: Help
+    blocked_on: Changed
     #: whether it can never fit as it is written, on the quota and nodes there are
     never: bool
 
-    def and_then(self, later: Parked) -> Parked:
+    def and_then(self, later: Unschedulable) -> Unschedulable:
         """Both, of two parts of the flavors: what helps one of them helps, and the reason is that of one that
         may fit some day."""
         reason = later.reason if self.never and not later.never else self.reason
-        return Parked(reason, self.helped_by | later.helped_by, self.never and later.never)
+        return Unschedulable(reason, self.blocked_on | later.blocked_on, self.never and later.never)
 
 
 @dataclass
 class _Group:
     #: sorted, never empty
     members: list[Order] = field(default_factory=list)
-    parked: Parked | None = None
+    parked: Unschedulable | None = None
     #: the code of the reason it was parked with last
     last_code: str = ""
 
@@ -70,7 +58,7 @@ class PendingQueue:
         self._ready: list[tuple[Order, bytes]] = []
         self._holding: list[tuple[Order, bytes]] = []
         #: shapes of the groups that each kind of help could wake
-        self._helped: dict[Help, dict[bytes, None]] = {Help.QUOTA: {}, Help.NODES: {}}
+        self._helped: dict[Changed, dict[bytes, None]] = {Changed.RELEASED: {}, Changed.NODES: {}}
 
     def __len__(self) -> int:
         return len(self._order)
@@ -91,7 +79,7 @@ class PendingQueue:
         position = self.position(order)
         return self._order[max(0, position - limit) : position]
 
-    def parked(self, order: Order) -> Parked | None:
+    def unschedulable(self, order: Order) -> Unschedulable | None:
         """Why its group is parked; None: it is ready to be looked at."""
         return self._groups[self._shapes[order]].parked
 
@@ -127,7 +115,7 @@ class PendingQueue:
             ready = [group for group in self._groups.values() if group.parked is None]
             orders = (member for group in (*ready, *holds_back) for member in group.members)
             first = min(orders, key=lambda order: (before(order), order), default=None)
-            return first if first is not None and self.parked(first) is None else None
+            return first if first is not None and self.unschedulable(first) is None else None
         first = self._top(self._ready, holding=False)
         if first is None:
             return None
@@ -138,7 +126,7 @@ class PendingQueue:
         """Under StrictFIFO: the workload that holds back everything behind it."""
         return self._top(self._holding, holding=True)
 
-    def park(self, order: Order, parked: Parked) -> list[Order]:
+    def park(self, order: Order, parked: Unschedulable) -> list[Order]:
         """The group that starts with this workload does not fit.
 
         Returns those whose reason is a new one: for a change of numbers alone, the first only, else all of the group.
@@ -148,12 +136,12 @@ class PendingQueue:
         new = group.last_code != parked.reason.code
         group.parked, group.last_code = parked, parked.reason.code
         for help_, shapes in self._helped.items():
-            if help_ in parked.helped_by:
+            if help_ in parked.blocked_on:
                 shapes[shape] = None
         self._first_changed(shape, group)
         return list(group.members) if new else [order]
 
-    def wake(self, help_: Help) -> None:
+    def wake(self, help_: Changed) -> None:
         """Something changed: whoever it could help is to be looked at again."""
         for kind, shapes in self._helped.items():
             if kind in help_:
@@ -163,10 +151,10 @@ class PendingQueue:
     def wake_all(self) -> None:
         """Limits or flavors changed: everyone is to be looked at again, but those who were promised something."""
         for shape, group in self._groups.items():
-            if group.parked is not None and Help.VICTIMS not in group.parked.helped_by:
+            if group.parked is not None and Changed.VICTIMS not in group.parked.blocked_on:
                 self._unpark(shape)
 
-    def waits_for(self, help_: Help) -> bool:
+    def waits_for(self, help_: Changed) -> bool:
         """Whether this kind of help could wake anyone."""
         return any(shapes for kind, shapes in self._helped.items() if kind in help_)
 

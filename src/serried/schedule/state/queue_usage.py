@@ -13,7 +13,7 @@ from serried.quota.quotas import FlavorResource
 
 @dataclass
 class Account:
-    """The workloads of one queue that hold quota, and what they hold (only cells in use)."""
+    """The workloads of one queue that hold quota, and what they hold (only what is in use)."""
 
     reserving: int = 0
     admitted: int = 0
@@ -70,7 +70,7 @@ def flavor_usage(
     borrows: bool,
     in_cohort: bool = False,
 ) -> list[FlavorUsage]:
-    """Amounts as a status shows them: every declared cell, zeros too, in the order of the spec.
+    """Amounts as a status shows them: everything declared, zeros too, in the order of the spec.
 
     `borrows`: whether the status has a field for what is borrowed (a LocalQueue's has not). `in_cohort`: whether what
     is beyond the quota declared is borrowed from others; alone, there is nobody to borrow from.
@@ -84,10 +84,10 @@ def flavor_usage(
     return [FlavorUsage(name=name, resources=resources) for name, resources in flavors.items()]
 
 
-def _add(cells: dict[FlavorResource, int], usage: Mapping[FlavorResource, int], sign: int) -> None:
-    for cell, amount in usage.items():
-        value = cells.get(cell, 0) + sign * amount
+def _add(amounts: dict[FlavorResource, int], usage: Mapping[FlavorResource, int], sign: int) -> None:
+    for fr, amount in usage.items():
+        value = amounts.get(fr, 0) + sign * amount
         if value:
-            cells[cell] = value
+            amounts[fr] = value
         else:
-            cells.pop(cell, None)
+            amounts.pop(fr, None)

@@ -13,7 +13,8 @@ from serried.api.problem import Problem
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
 from serried.quota.quotas import FlavorResource, Quotas
-from serried.schedule.state.pending_queue import Help, Parked, PendingQueue
+from serried.schedule.state.pending_queue import PendingQueue, Unschedulable
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order, WorkloadInfo
 
@@ -34,7 +35,7 @@ class ClusterQueueState:
     name: str
     spec: ClusterQueueSpec
     generation: int
-    limits: Quotas
+    quotas: Quotas
     #: what is wrong with the spec itself
     problems: list[Problem]
     terminating: bool
@@ -45,9 +46,9 @@ class ClusterQueueState:
     #: some flavor names a topology that exists
     has_topology: bool = False
     #: what has changed since its parked workloads were last woken
-    stirred: Help = Help.NOTHING
+    stirred: Changed = Changed.NOTHING
     #: arrivals that have not been told yet why they wait
-    untold: dict[Order, None] = field(default_factory=dict)
+    unreported: dict[Order, None] = field(default_factory=dict)
 
 
 @dataclass
@@ -66,7 +67,7 @@ class CohortState:
 
     spec: CohortSpec
     generation: int
-    limits: Quotas
+    quotas: Quotas
     #: what is wrong with the spec itself
     problems: list[Problem]
 
@@ -132,9 +133,9 @@ class Record:
     cluster_queue: str = ""
     reservation: Reservation | None = None
     #: the reason last told
-    told: Reason | None = None
+    last_reason: Reason | None = None
     #: it is being preempted for this workload: what it holds is given to that already
-    leaving: Key | None = None
+    preempted_by: Key | None = None
     #: its eviction, or that it is admitted after its checks or has to pass others, is decided, and not heard of yet
     evicting: bool = False
     admitting: bool = False
@@ -151,9 +152,9 @@ class Record:
     #: where to go on with the scan of flavors: (pod set, resource) → index of the flavor
     start: Mapping[tuple[int, str], int] = field(default_factory=dict)
     #: what the scan has come to so far
-    so_far: Parked | None = None
+    so_far: Unschedulable | None = None
 
     @property
-    def going(self) -> bool:
+    def is_leaving(self) -> bool:
         """Whether it is on its way out, whoever preempts it or not."""
         return self.info.evicted or self.evicting

@@ -1,11 +1,12 @@
-"""Those who do not fit: parked with a reason, told, and woken when something changes that could help them."""
+"""Those who do not fit: unschedulable with a reason, told, and woken when something changes that could help them."""
 
 from __future__ import annotations
 
-from serried.schedule.state.pending_queue import Help, Parked
+from serried.schedule.state.pending_queue import Unschedulable
 from serried.schedule.state.records import ClusterQueueState
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order
 
@@ -20,7 +21,7 @@ def wake(state: State) -> None:
         for name in state.short_of_quota.pop(tree, {}):
             queue = state.cluster_queues.get(name)
             if queue is not None:
-                queue.stirred |= Help.QUOTA
+                queue.stirred |= Changed.RELEASED
                 state.awake[name] = None
     state.quota_stirred.clear()
     if state.trees_changed or state.quota_lent:
@@ -29,12 +30,12 @@ def wake(state: State) -> None:
                 continue
             tree = state.ledger.tree_of(name)
             if tree in state.trees_changed:
-                queue.stirred |= Help.QUOTA
+                queue.stirred |= Changed.RELEASED
                 queue.pending.wake_all()
                 state.awake[name] = None
             elif tree in state.quota_lent and queue.spec.preemption.reclaim_within_cohort != "Never":
                 # By quota alone nobody gains from what others borrow, unless shares count.
-                helped = Help.NODES if state.fair_sharing is None else Help.QUOTA | Help.NODES
+                helped = Changed.NODES if state.fair_sharing is None else Changed.RELEASED | Changed.NODES
                 if queue.pending.waits_for(helped):
                     queue.stirred |= helped
                     state.awake[name] = None
@@ -44,7 +45,7 @@ def wake(state: State) -> None:
         for name in state.short_of_nodes:
             queue = state.cluster_queues.get(name)
             if queue is not None:
-                queue.stirred |= Help.NODES
+                queue.stirred |= Changed.NODES
                 state.awake[name] = None
         state.short_of_nodes.clear()
         state.nodes_stirred = False
@@ -58,33 +59,33 @@ def wake(state: State) -> None:
             state.restart_scan(record)
     for name in state.awake:
         if name in state.cluster_queues:
-            state.cluster_queues[name].stirred = Help.NOTHING
+            state.cluster_queues[name].stirred = Changed.NOTHING
 
 
-def park(state: State, queue: ClusterQueueState, order: Order, parked: Parked) -> None:
-    if Help.NODES in parked.helped_by:
+def park(state: State, queue: ClusterQueueState, order: Order, unschedulable: Unschedulable) -> None:
+    if Changed.NODES in unschedulable.blocked_on:
         state.short_of_nodes[queue.name] = None
-    if Help.QUOTA in parked.helped_by:
+    if Changed.RELEASED in unschedulable.blocked_on:
         state.wait_for_quota(queue.name)
-    for member in queue.pending.park(order, parked):
+    for member in queue.pending.park(order, unschedulable):
         if _held_back(queue, member):
             continue
-        queue.untold.pop(member, None)
+        queue.unreported.pop(member, None)
         key = (member[3], member[4])
-        told = state.workloads[key].told
-        if told is None or told.code != parked.reason.code or queue.pending.position(member) < _KEPT_CURRENT:
-            state.tell(key, parked.reason)
+        told = state.workloads[key].last_reason
+        if told is None or told.code != unschedulable.reason.code or queue.pending.position(member) < _KEPT_CURRENT:
+            state.report(key, unschedulable.reason)
 
 
-def tell_arrivals(state: State, queue: ClusterQueueState) -> None:
+def report_arrivals(state: State, queue: ClusterQueueState) -> None:
     """Arrivals that were not looked at themselves: others of their shape were, or they are held back."""
-    for order in queue.untold:
-        parked = queue.pending.parked(order)
-        if parked is not None and not _held_back(queue, order):
-            state.tell((order[3], order[4]), parked.reason)
+    for order in queue.unreported:
+        unschedulable = queue.pending.unschedulable(order)
+        if unschedulable is not None and not _held_back(queue, order):
+            state.report((order[3], order[4]), unschedulable.reason)
         else:
-            state.tell((order[3], order[4]), _behind(queue, order))
-    queue.untold.clear()
+            state.report((order[3], order[4]), _behind(queue, order))
+    queue.unreported.clear()
 
 
 def _held_back(queue: ClusterQueueState, order: Order) -> bool:

@@ -10,10 +10,10 @@ from serried.api.label_selector import selects
 from serried.api.meta import Key, condition_is
 from serried.api.names import CheckState, PendingReason, QueueReason
 from serried.quota.quotas import missing_flavors, missing_topologies
-from serried.schedule.state.pending_queue import Help
 from serried.schedule.state.records import Activity, ClusterQueueState, Record
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
 
 READY = "Can admit new workloads"
@@ -51,13 +51,13 @@ def end_backoff(state: State, now: datetime) -> None:
 
 def refresh(state: State, queue: ClusterQueueState) -> None:
     """Works out anew what follows from the queue's spec and the flavors and topologies there are."""
-    flavors = [[state.flavors[name] for name in g.flavors if name in state.flavors] for g in queue.limits.groups]
+    flavors = [[state.flavors[name] for name in g.flavors if name in state.flavors] for g in queue.quotas.groups]
     queue.topology_only = all(f.spec.topology_name for group in flavors for f in group)
     queue.has_topology = any(f.spec.topology_name in state.topologies for group in flavors for f in group)
     queue.pending.wake_all()
     if len(queue.pending):
         # A scan of flavors that has stopped half way begins anew: they may be others now.
-        queue.stirred |= Help.QUOTA
+        queue.stirred |= Changed.RELEASED
         state.awake[queue.name] = None
     before, queue.activity = queue.activity, _activity(state, queue)
     state.accounts.touch(("", queue.name))
@@ -134,8 +134,8 @@ def _activity(state: State, queue: ClusterQueueState) -> Activity:
         return Activity(False, QueueReason.ADMISSION_CHECK_INACTIVE, message)
     for reason, problems in (
         (QueueReason.MISCONFIGURED, queue.problems),
-        (QueueReason.FLAVOR_NOT_FOUND, missing_flavors(queue.limits, state.flavors)),
-        (QueueReason.TOPOLOGY_NOT_FOUND, missing_topologies(queue.limits, state.flavors, state.topologies)),
+        (QueueReason.FLAVOR_NOT_FOUND, missing_flavors(queue.quotas, state.flavors)),
+        (QueueReason.TOPOLOGY_NOT_FOUND, missing_topologies(queue.quotas, state.flavors, state.topologies)),
     ):
         if problems:
             return Activity(False, reason, "Can't admit new workloads: " + "; ".join(map(str, problems)))

@@ -78,7 +78,7 @@ class State:
         self.successors: dict[Key, dict[Key, None]] = {}
         #: ClusterQueue → the workloads that hold its quota
         self.holders: dict[str, dict[Key, None]] = {}
-        #: who holds most of a cell, in words, until that changes; see `flavors`
+        #: who holds most of a flavor's resource, in words, until that changes; see `flavors`
         self.top_holders: dict[str, dict[FlavorResource, str]] = {}
         #: ClusterQueues in which somebody may be looked at
         self.awake: dict[str, None] = {}
@@ -103,12 +103,15 @@ class State:
         #: reasons that have not been handed out yet
         self.outbox: dict[Key, Reason] = {}
 
-    def tell(self, key: Key, reason: Reason) -> None:
+    def report(self, key: Key, reason: Reason) -> None:
         """Lets the workload know why it waits, unless it has been told the same."""
         record = self.workloads[key]
-        if record.told is None or (record.told.code, record.told.message) != (reason.code, reason.message):
+        if record.last_reason is None or (record.last_reason.code, record.last_reason.message) != (
+            reason.code,
+            reason.message,
+        ):
             self.outbox[key] = reason
-        record.told = reason
+        record.last_reason = reason
 
     def stir_nodes(self) -> None:
         """Nodes, pods or placements have changed."""
@@ -138,7 +141,7 @@ class State:
     def lend(self, cluster_queue: str, usage: Mapping[FlavorResource, int]) -> None:
         """Somebody in a ClusterQueue was admitted with this."""
         node = self.ledger.queue(cluster_queue)
-        if node.parent is not None and any(node.exceeds(cell) for cell in usage):
+        if node.parent is not None and any(node.exceeds(fr) for fr in usage):
             self.quota_lent[self.ledger.tree_of(cluster_queue)] = None
 
     def wait_for_quota(self, cluster_queue: str) -> None:
@@ -189,15 +192,15 @@ class State:
         if record.info.active:
             self.wait(record)
         record.place = "aside"
-        self.tell(record.info.key, reason)
+        self.report(record.info.key, reason)
 
     def enqueue(self, record: Record, cluster_queue: str) -> None:
         self.wait(record)
         record.place, record.cluster_queue = "queued", cluster_queue
         self.restart_scan(record)
         queue = self.cluster_queues[cluster_queue]
-        queue.pending.add(record.info.order, record.info.shape)
-        queue.untold[record.info.order] = None
+        queue.pending.add(record.info.order, record.info.equivalence_class)
+        queue.unreported[record.info.order] = None
         self.awake[cluster_queue] = None
         if record.info.replaces is not None:
             self.successors.setdefault(record.info.replaces, {})[record.info.key] = None
@@ -210,7 +213,7 @@ class State:
         for victim in promise.victims:
             other = self.workloads[victim]
             assert other.reservation is not None
-            other.leaving = key
+            other.preempted_by = key
             self.ledger.refund(other.reservation.cluster_queue, other.reservation.usage)
             self.world.release(victim)
             self.incomplete.pop(victim, None)
@@ -228,7 +231,7 @@ class State:
     def give_way(self, record: Record, successor: Record) -> None:
         """What it holds is its successor's from now on."""
         assert record.reservation is not None
-        record.leaving = successor.info.key
+        record.preempted_by = successor.info.key
         self.ledger.refund(record.reservation.cluster_queue, record.reservation.usage)
         self.world.release(record.info.key)
         self.journal.commit()
@@ -258,14 +261,14 @@ class State:
     def stay(self, record: Record) -> None:
         """A preemption was refused by the API: the victim holds again what it held, and its preemptor nothing."""
         assert record.reservation is not None
-        assert record.leaving is not None
-        preemptor = self.workloads.get(record.leaving)
-        record.leaving = None
+        assert record.preempted_by is not None
+        preemptor = self.workloads.get(record.preempted_by)
+        record.preempted_by = None
         if preemptor is not None and preemptor.promise is not None:
             self.end_promise(preemptor)
             queue = self.cluster_queues[preemptor.cluster_queue]
             queue.pending.remove(preemptor.info.order)
-            queue.pending.add(preemptor.info.order, preemptor.info.shape)
+            queue.pending.add(preemptor.info.order, preemptor.info.equivalence_class)
             self.awake[queue.name] = None
         self.ledger.charge(record.reservation.cluster_queue, record.reservation.usage)
         places = (*record.reservation.placements, *record.leaves)
@@ -275,8 +278,8 @@ class State:
 
     def _gone(self, record: Record) -> None:
         """A victim has given back what it held."""
-        preemptor = self.workloads.get(record.leaving) if record.leaving is not None else None
-        record.leaving = None
+        preemptor = self.workloads.get(record.preempted_by) if record.preempted_by is not None else None
+        record.preempted_by = None
         if preemptor is not None and preemptor.promise is not None:
             preemptor.promise.awaited.discard(record.info.key)
             if not preemptor.promise.awaited:
@@ -301,7 +304,7 @@ class State:
         if record.place == "queued":
             queue = self.cluster_queues[record.cluster_queue]
             queue.pending.remove(record.info.order)
-            queue.untold.pop(record.info.order, None)
+            queue.unreported.pop(record.info.order, None)
             # Under StrictFIFO whoever it held back may be next.
             self.awake[queue.name] = None
             if record.info.replaces is not None:
@@ -311,7 +314,7 @@ class State:
                     del self.successors[record.info.replaces]
         record.place, record.cluster_queue = "aside", ""
         if self.outbox.pop(key, None) is not None:
-            record.told = None
+            record.last_reason = None
 
     def take(self, record: Record, reservation: Reservation) -> None:
         """It has quota and places by its status: they are charged, whether they fit or not."""
@@ -324,7 +327,7 @@ class State:
 
     def hold(self, record: Record, reservation: Reservation) -> None:
         """It has its quota and places; they are charged already."""
-        record.place, record.reservation, record.told = "held", reservation, None
+        record.place, record.reservation, record.last_reason = "held", reservation, None
         self.holders.setdefault(reservation.cluster_queue, {})[record.info.key] = None
         self.top_holders.pop(reservation.cluster_queue, None)
         self._wake_successors(record)
@@ -335,7 +338,7 @@ class State:
 
     def change(self, record: Record, reservation: Reservation) -> None:
         """Of the same reservation it holds more or less than before. If it is on its way out, it goes on leaving."""
-        leaving, evicting = record.leaving, record.evicting
+        leaving, evicting = record.preempted_by, record.evicting
         if leaving is None:
             self.release(record)
             self.take(record, reservation)
@@ -348,7 +351,7 @@ class State:
         """It gives back quota and places; its next place is set by another move."""
         reservation, key = record.reservation, record.info.key
         assert reservation is not None
-        if record.leaving is None:
+        if record.preempted_by is None:
             self.ledger.refund(reservation.cluster_queue, reservation.usage)
             self.world.release(key)
             self.journal.commit()
@@ -407,7 +410,7 @@ class State:
         record.reservation = reservation
         if reservation.confirmed:
             left, record.leaves, record.previous = record.leaves, (), None
-            if left and record.leaving is None:
+            if left and record.preempted_by is None:
                 self.rehold(record, reservation)
 
     def _note(self, key: Key, missing: list[str]) -> None:

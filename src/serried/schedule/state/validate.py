@@ -7,9 +7,9 @@ from collections import Counter
 from serried.api.meta import Key
 from serried.model.validate import validate as validate_world
 from serried.quota.quotas import FlavorResource
-from serried.schedule.state.pending_queue import Help
 from serried.schedule.state.queue_usage import Account
 from serried.schedule.state.state import State
+from serried.schedule.types.changed import Changed
 
 
 def validate(state: State) -> None:
@@ -22,7 +22,7 @@ def validate(state: State) -> None:
     held = {
         key
         for key, record in state.workloads.items()
-        if (record.reservation and record.reservation.placements and record.leaving is None)
+        if (record.reservation and record.reservation.placements and record.preempted_by is None)
         or (record.promise and record.promise.placements)
     }
     assert set(state.world.holds) == held, f"the model has holds of {set(state.world.holds) ^ held}, or lacks them"
@@ -42,7 +42,7 @@ def _places(state: State) -> None:
             assert record.info.order == order, f"{key} waits in {name} at {order} instead of {record.info.order}"
             queued[key] += 1
         assert state.head(queue) is None or name in state.awake, f"nobody looks at the candidates of {name}"
-        assert set(queue.untold) <= set(orders), f"{name} means to tell some who are not in it"
+        assert set(queue.unreported) <= set(orders), f"{name} means to tell some who are not in it"
     for key, record in state.workloads.items():
         assert record.info.key == key
         assert queued[key] == (record.place == "queued"), f"{key} is {record.place}, but waits in {queued[key]} queues"
@@ -53,7 +53,7 @@ def _places(state: State) -> None:
         listed = key in state.waiting.get(record.info.queue, {})
         assert waits == listed, f"{key} is {record.place}, but among those that wait: {listed}"
         if record.place == "aside":
-            assert record.told is not None, f"{key} waits and has not been told why"
+            assert record.last_reason is not None, f"{key} waits and has not been told why"
     assert all(state.waiting.values()), "an empty list of waiting workloads was kept"
     total = sum(len(keys) for keys in state.waiting.values())
     expected = sum(r.place == "queued" or (r.place == "aside" and r.info.active) for r in state.workloads.values())
@@ -69,26 +69,26 @@ def _quota(state: State) -> None:
         reservation, promise = record.reservation, record.promise
         if promise is not None:
             _promised(state, key)
-            cells = usage.setdefault(promise.cluster_queue, {})
-            for cell, amount in promise.usage.items():
-                cells[cell] = cells.get(cell, 0) + amount
+            amounts = usage.setdefault(promise.cluster_queue, {})
+            for fr, amount in promise.usage.items():
+                amounts[fr] = amounts.get(fr, 0) + amount
         if reservation is None:
-            assert record.leaving is None, f"{key} holds nothing, but is to leave"
+            assert record.preempted_by is None, f"{key} holds nothing, but is to leave"
             continue
         holders.setdefault(reservation.cluster_queue, set()).add(key)
-        cells = usage.setdefault(reservation.cluster_queue, {})
-        for cell, amount in reservation.usage.items() if record.leaving is None else ():
-            cells[cell] = cells.get(cell, 0) + amount
+        amounts = usage.setdefault(reservation.cluster_queue, {})
+        for fr, amount in reservation.usage.items() if record.preempted_by is None else ():
+            amounts[fr] = amounts.get(fr, 0) + amount
         for queue in (("", reservation.cluster_queue), reservation.local_queue):
             account = accounts.setdefault(queue, Account())
             account.reserve(reservation.usage, 1)
             if reservation.admitted:
                 account.admit(reservation.usage, 1)
     for name in usage.keys() | state.cluster_queues.keys():
-        expected = {cell: amount for cell, amount in usage.get(name, {}).items() if amount}
+        expected = {fr: amount for fr, amount in usage.get(name, {}).items() if amount}
         assert state.ledger.usage(name) == expected, f"usage of {name} is {state.ledger.usage(name)}, not {expected}"
     for node in state.ledger.cohorts():
-        borrowers = {cell: dict(children) for cell, children in node.borrowers.items() if children}
+        borrowers = {fr: dict(children) for fr, children in node.borrowers.items() if children}
         assert borrowers == node.borrowing_children(), f"cohort {node.name} has other borrowers than it knows of"
     assert dict(state.accounts.items()) == accounts, "the accounts of the queues are not the sum over what is held"
     assert {name: set(keys) for name, keys in state.holders.items()} == holders, "holders are not those who hold"
@@ -99,10 +99,10 @@ def _promised(state: State, key: Key) -> None:
     record = state.workloads[key]
     assert record.promise is not None
     assert record.place == "queued", f"{key} was promised something and is {record.place}"
-    parked = state.cluster_queues[record.cluster_queue].pending.parked(record.info.order)
-    helped_by = parked.helped_by if parked is not None else Help.NOTHING
-    assert Help.VICTIMS in helped_by, f"{key} was promised something and looks for more"
+    unschedulable = state.cluster_queues[record.cluster_queue].pending.unschedulable(record.info.order)
+    blocked_on = unschedulable.blocked_on if unschedulable is not None else Changed.NOTHING
+    assert Changed.VICTIMS in blocked_on, f"{key} was promised something and looks for more"
     for victim in record.promise.awaited:
-        assert state.workloads[victim].leaving == key, f"{key} waits for {victim}, which does not leave for it"
+        assert state.workloads[victim].preempted_by == key, f"{key} waits for {victim}, which does not leave for it"
     looked_at = key in state.promised or key in state.promise_waits
     assert bool(record.promise.awaited) != looked_at, f"{key} waits for nobody, but is not looked at"

@@ -26,8 +26,8 @@ def opening(pod_set: str) -> str:
 
 
 def lacks_quota(pod_set: str, queue: str, short: Shortage, holders: str) -> Reason:
-    """The cell that is short: for now, or for good. `holders`: who has the most of it, in words ("": nobody)."""
-    flavor, resource = short.cell
+    """A flavor is short of a resource: for now, or for good. `holders`: who has most of it, in words ("": nobody)."""
+    flavor, resource = short.fr
     show = partial(format_quantity, resource)
     start = opening(pod_set)
     constraint = f"nominalQuota of {resource} in flavor {flavor} of ClusterQueue {queue}"

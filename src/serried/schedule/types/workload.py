@@ -72,8 +72,8 @@ class WorkloadInfo:
         return (-self.priority, self.queued_at.timestamp(), self.uid, *self.key)
 
     @cached_property
-    def shape(self) -> bytes:
-        """Workloads of one ClusterQueue with the same shape fit, or do not fit, alike."""
+    def equivalence_class(self) -> bytes:
+        """Workloads of one ClusterQueue with the same value fit, or do not fit, alike."""
         return msgspec.msgpack.encode(
             [
                 self.priority,
