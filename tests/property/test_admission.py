@@ -190,7 +190,7 @@ class AdmissionStory(RuleBasedStateMachine):
 
     @rule(limit=st.sampled_from([1, 3, 100]))
     def cycle(self, limit: int) -> None:
-        result = self.engine.cycle(at(1000), limit)
+        result = self.engine.cycle(at(1000), limit=limit)
         for admit in result.decisions:
             assert admit.key not in self.in_flight, "decided twice"
             self.in_flight[admit.key] = admit.admission

@@ -222,7 +222,7 @@ class EngineStory(RuleBasedStateMachine):
 
     def record_cycle(self, limit: int) -> None:
         self.history.append(("cycle", (at(100), limit)))
-        result = self.engine.cycle(at(100), limit)
+        result = self.engine.cycle(at(100), limit=limit)
         self.outcomes.append(msgspec.json.encode([result.decisions, result.waits, result.more]))
         for decision in result.decisions:
             given = self.objects[decision.key[1]]

@@ -217,9 +217,13 @@ class Engine:
         times = [self._state.backing_off[0][0] if self._state.backing_off else None, sample_due(self._state)]
         return min((time for time in times if time is not None), default=None)
 
-    def cycle(self, now: datetime, limit: int = DEFAULT_LIMIT) -> Cycle:
-        """Decides on up to `limit` candidates. What is admitted is taken in the model at once."""
-        return self._run("", None, run_cycle, now, limit)
+    def cycle(self, now: datetime, *, limit: int = DEFAULT_LIMIT, spent: Callable[[], bool] = lambda: False) -> Cycle:
+        """Decides on up to `limit` candidates. What is admitted is taken in the model at once.
+
+        `spent` says whether the time is up: it is asked after each candidate, and the rest is left to the next cycle
+        (`Cycle.more`). The engine has no clock of its own.
+        """
+        return self._run("", None, run_cycle, now, limit, spent)
 
     def explain(self, key: Key, now: datetime) -> Explanation | None:
         """Where a workload stands, why, and what would help; None: there is no such workload. Changes nothing."""

@@ -8,7 +8,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from heapq import nsmallest
@@ -40,8 +40,9 @@ from serried.schedule.types.workload import Order
 __all__ = ["Admit", "Cycle", "Evict", "Finish", "Wait", "run_cycle"]
 
 
-def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
-    """Looks at about `limit` candidates: those of one round are served together.
+def run_cycle(state: State, now: datetime, limit: int, spent: Callable[[], bool]) -> Cycle:
+    """Looks at about `limit` candidates, and at no more once the time is `spent`: those of one round are served
+    together. However little time there is, one of each kind is looked at.
 
     Of several ClusterQueues, those whose next candidates have the higher priority, then those who queued earlier, come
     into a round first. Within a ClusterQueue one that does not fit is followed by the next (BestEffortFIFO) or holds
@@ -51,16 +52,12 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
     state.complete()
     sample_usage(state, now)
     wake(state)
-    turn = _Turn(state, now)
+    turn = _Turn(state, now, limit, spent)
     turn.look_again()
     turn.keep_promises()
-    turn.left = limit
-    while turn.left > 0:
-        heads = turn.heads(turn.left)
-        if not heads:
-            break
+    while heads := turn.heads():
         turn.round(heads)
-        if state.options.one_head:
+        if state.options.one_head or turn.is_over():
             break
     state.looked_at = None
     for name in list(state.awake):
@@ -71,22 +68,28 @@ def run_cycle(state: State, now: datetime, limit: int) -> Cycle:
                 report_arrivals(state, queue)
     waits = [Wait(key, reason) for key, reason in state.outbox.items()]
     state.outbox.clear()
-    return Cycle(turn.admits, waits, more=bool(state.awake), evictions=turn.evictions, finishes=turn.finishes)
+    more = bool(state.awake or state.second or state.promised)
+    return Cycle(turn.admits, waits, more=more, evictions=turn.evictions, finishes=turn.finishes)
 
 
 class _Turn:
     """One cycle in the making."""
 
-    def __init__(self, state: State, now: datetime) -> None:
+    def __init__(self, state: State, now: datetime, limit: int, spent: Callable[[], bool]) -> None:
         self.state = state
         self.now = now
+        self.spent = spent
         self.admits: list[Admit] = []
         self.evictions: list[Evict] = []
         self.finishes: list[Finish] = []
         #: how often in this cycle places were given or taken
         self.moves = 0
         #: how many candidates may still be looked at
-        self.left = 0
+        self.left = limit
+
+    def is_over(self) -> bool:
+        """Whether what is left is for the next cycle."""
+        return self.left <= 0 or self.spent()
 
     # --- those that hold something already
 
@@ -111,6 +114,8 @@ class _Turn:
                             deactivate=decision.deactivate,
                         )
                     )
+            if self.spent():
+                return
 
     def _grant(self, record: Record, grant: Grant) -> None:
         reservation = grant.reservation
@@ -156,25 +161,31 @@ class _Turn:
             if found.fits:
                 self._admit(Entry(record, queue, found))
             self.moves += 1
+            if self.spent():
+                return
 
     # --- rounds
 
-    def heads(self, limit: int) -> list[Order]:
-        """The next candidate of every ClusterQueue; of more than `limit`, the first."""
+    def heads(self) -> list[Order]:
+        """The next candidate of every ClusterQueue; of more than may be looked at, the first."""
         found = []
         for name in self.state.awake:
             queue = self.state.cluster_queues.get(name)
             if queue is not None and (head := self.state.head(queue)) is not None:
                 found.append(head)
-        return found if len(found) <= limit else nsmallest(limit, found)
+        return nsmallest(self.left, found)
 
     def round(self, heads: Sequence[Order]) -> None:
-        entries = [self._entry(order) for order in heads]
+        entries = [self._entry(heads[0])]
+        for order in heads[1:]:
+            if self.spent():
+                break
+            entries.append(self._entry(order))
         blocked: list[Entry] = []
 
         def following(entry: Entry) -> Entry | None:
             # While something is blocked, nobody else is nominated: that something is blocked is no reason to wait.
-            if self.state.options.one_head or entry.skipped or blocked or self.left <= 0:
+            if self.state.options.one_head or entry.skipped or blocked or self.is_over():
                 return None
             head = self.state.head(entry.queue)
             return None if head is None else self._entry(head)
