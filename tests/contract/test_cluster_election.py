@@ -1,14 +1,15 @@
 """Leader election on both clusters, with times short enough to wait for."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, cast
 
 import pytest
 
 from serried.api.resources import LEASES
 from serried.cluster.election import LeaderElection
-from serried.cluster.protocol import Cluster, Conflict, Unavailable
+from serried.cluster.protocol import Cluster, Conflict, LeaderCluster, NotLeading, Unavailable
 from tests.contract.helpers import PATIENCE
 
 LEASE_DURATION = 3.0
@@ -133,6 +134,27 @@ async def test_who_finds_another_in_the_lease_stops_at_once(
     assert "'thief' holds it" in caplog.text
     await first.release()
     assert (await cluster.get(LEASES, "serried", namespace)).spec.holder_identity == "thief"
+
+
+async def test_a_leader_that_was_held_up_finds_its_fence_closed(
+    cluster: Cluster, namespace: str, candidates: Candidates
+) -> None:
+    """Renewals that share the loop are held up, too. What is first on it afterwards is a write."""
+    leader = candidates("leader")
+    fenced = cast(LeaderCluster, cluster).fenced(leader.leads)
+    await _acquire(leader)
+    await fenced.create(LEASES, {"metadata": {"name": "written"}}, namespace)
+    time.sleep(LEASE_DURATION)  # noqa: ASYNC251 this is the point
+    writes: list[Callable[[], Awaitable[object]]] = [
+        lambda: fenced.create(LEASES, {"metadata": {"name": "late"}}, namespace),
+        lambda: fenced.patch(LEASES, "written", namespace, patch={"metadata": {"labels": {"late": "yes"}}}),
+        lambda: fenced.delete(LEASES, "written", namespace),
+        lambda: fenced.bind(namespace, "pod", "node"),
+    ]
+    for write in writes:
+        with pytest.raises(NotLeading):
+            await write()
+    assert (await fenced.get(LEASES, "written", namespace)).metadata.labels == {}
 
 
 @pytest.mark.parametrize("year", [2001, 2099])

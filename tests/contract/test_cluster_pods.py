@@ -113,21 +113,6 @@ async def test_a_pod_that_has_ended_is_deleted_at_once(cluster: Cluster, namespa
         await cluster.get(PODS, "a", namespace)
 
 
-async def test_an_eviction_is_a_deletion(cluster: Cluster, namespace: str, node: str, pod: Any) -> None:
-    await cluster.create(PODS, pod("unbound"), namespace)
-    made = await cluster.create(PODS, pod("bound"), namespace)
-    await cluster.bind(namespace, "bound", node)
-    with pytest.raises(NotFound):
-        await cluster.evict(namespace, "absent")
-    # Of another uid is not tried: a real server takes ten seconds to refuse it.
-    await cluster.evict(namespace, "bound", uid=made.metadata.uid)
-    assert (await cluster.get(PODS, "bound", namespace)).metadata.deletion_timestamp is not None
-    await cluster.evict(namespace, "unbound")
-    with pytest.raises(NotFound):
-        await cluster.get(PODS, "unbound", namespace)
-    await cluster.delete(PODS, "bound", namespace, grace_period_seconds=0)
-
-
 async def test_a_node_has_its_taints_and_labels(cluster: Cluster, node: str) -> None:
     """A new node is not ready until its status says so, whoever made it."""
     made = await cluster.get(NODES, node)

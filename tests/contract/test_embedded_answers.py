@@ -344,8 +344,6 @@ def _request(draw: random.Random, namespace: str) -> Ask:
             lambda cluster: delete(cluster, grace, other=other),
             lambda cluster: delete(cluster, grace, other=other),
             lambda cluster: cluster.bind(namespace, name, namespace, uid="another" if other else ""),
-            # Not with another uid: the real server tries that for ten seconds.
-            lambda cluster: cluster.evict(namespace, name),
         ]
     )
 

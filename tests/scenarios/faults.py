@@ -16,7 +16,7 @@ T = TypeVar("T")
 #: What is about to be written: (verb, kind, name, body).
 Before = Callable[[str, str, str, Any], Awaitable[None]]
 
-WRITES = ("create", "patch", "delete", "bind", "evict")
+WRITES = ("create", "patch", "delete", "bind")
 
 
 class Faults:
@@ -67,9 +67,6 @@ class Faults:
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
         await self._write("bind", PODS.kind, pod, node, lambda: self._cluster.bind(namespace, pod, node, uid=uid))
-
-    async def evict(self, namespace: str, pod: str, *, uid: str = "") -> None:
-        await self._write("evict", PODS.kind, pod, None, lambda: self._cluster.evict(namespace, pod, uid=uid))
 
     async def get(self, *args: Any, **more: Any) -> Any:
         self._check()

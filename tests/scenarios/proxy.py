@@ -1,4 +1,4 @@
-"""A reverse proxy before the API server that lets a chosen number of bindings through, then calls for a halt."""
+"""A reverse proxy before the API server that sees all writes, and can call for a halt amid the bindings of a gang."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _DROPPED = ("host", "content-length", "transfer-encoding", "connection")
 
 
 class BindingProxy:
-    """Passes everything on. Of pod bindings only the first `let_through`; at the next one `halt` is called, and no
-    further request is passed on until `open` is called."""
+    """Passes everything on; bindings are answered `delay` seconds late.
+
+    After `close_after`, of pod bindings only the first `let_through`; at the next one `halt` is called, and no further
+    request is passed on until `open` is called."""
 
     def __init__(self, upstream: str, ca: Path) -> None:
         self._upstream = upstream
@@ -27,6 +29,11 @@ class BindingProxy:
         self.let_through: int | None = None
         self.halt: Callable[[], None] = lambda: None
         self.halted = asyncio.Event()
+        self.delay = 0.0
+        #: called with the number of each binding before it is passed on
+        self.at_binding: Callable[[int], None] = lambda number: None
+        #: method and path of all writes that came, leases left out
+        self.writes: list[str] = []
         #: (pod, status of the answer) of each binding that was passed on
         self.bindings: list[tuple[str, int]] = []
         self._passed = 0
@@ -48,6 +55,10 @@ class BindingProxy:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
         is_binding = request.method == "POST" and request.path.endswith("/binding")
+        if request.method != "GET" and "/leases" not in request.path:
+            self.writes.append(f"{request.method} {request.path}")
+        if is_binding:
+            self.at_binding(sum(each.endswith("/binding") for each in self.writes))
         if is_binding and self.let_through is not None:
             if self._passed >= self.let_through and not self.halted.is_set():
                 self.halted.set()
@@ -67,6 +78,7 @@ class BindingProxy:
             request.method, self._upstream + request.raw_path, data=body or None, headers=headers, ssl=self._ssl
         ) as answer:
             if is_binding:
+                await asyncio.sleep(self.delay)
                 self.bindings.append((request.path.split("/")[-2], answer.status))
             response = web.StreamResponse(
                 status=answer.status, headers={k: v for k, v in answer.headers.items() if k.lower() not in _DROPPED}

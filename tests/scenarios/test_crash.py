@@ -21,11 +21,13 @@ GANG = 64
 
 
 @asynccontextmanager
-async def serried_run(kubeconfig: Path, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+async def serried_run(kubeconfig: Path, log: Path, *more: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """`serried run` as a process; killed at the end if it still runs."""
     with log.open("ab") as out:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "serried.cli.main", "run", "--kubeconfig", str(kubeconfig), stdout=out, stderr=out
+            *(sys.executable, "-m", "serried.cli.main", "run", "--kubeconfig", str(kubeconfig), *more),
+            stdout=out,
+            stderr=out,
         )
     try:
         yield process

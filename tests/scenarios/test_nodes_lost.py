@@ -156,7 +156,7 @@ async def test_a_pod_replaced_after_its_node_was_cordoned_moves_the_whole_gang(a
     pods = await arena.until_running("train", 8)
     lost = pods[3].spec.node_name
     await close(arena, lost, "cordoned")
-    await arena.cluster.evict(arena.namespace, pods[3].metadata.name)
+    await arena.cluster.delete(PODS, pods[3].metadata.name, arena.namespace)
     await arena.until_condition("train", WorkloadCondition.EVICTED, "False", text=lost)
     pods = await run_by_plan(arena, "train", 8)
     assert lost not in [p.spec.node_name for p in pods]

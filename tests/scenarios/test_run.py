@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from serried.api.names import WorkloadCondition
 from serried.api.resources import MUTATING_WEBHOOKS, NAMESPACES
-from serried.cluster.protocol import AlreadyExists
+from serried.cluster.protocol import AlreadyExists, LeaderCluster
 from serried.control.config import Configuration, LeaderElection, Webhook
 from serried.control.run import NotServed, run
 from serried.embedded.server import EmbeddedCluster
@@ -21,7 +22,7 @@ async def test_the_webhook_suspends_and_claims_a_job_at_its_creation(arena: Aren
     await arena.set_up_queue()
     stop = asyncio.Event()
     config = Configuration(webhook=Webhook(enabled=True, host="127.0.0.1", port=0))
-    running = asyncio.create_task(run(arena.serried, config, stop))
+    running = asyncio.create_task(run(cast(LeaderCluster, arena.serried), config, stop))
     try:
 
         async def claimed() -> bool:
@@ -55,7 +56,8 @@ async def test_of_two_only_the_leader_schedules_and_the_other_takes_over(arena: 
         pass
     election = LeaderElection(enabled=True, lease_duration=3, renew_deadline=2, retry_period=0.2)
     stops = [asyncio.Event(), asyncio.Event()]
-    tasks = [asyncio.create_task(run(arena.serried, Configuration(leader_election=election), s)) for s in stops]
+    cluster = cast(LeaderCluster, arena.serried)
+    tasks = [asyncio.create_task(run(cluster, Configuration(leader_election=election), s)) for s in stops]
     try:
         await arena.submit(job("first", 2, seconds=0.1))
         await arena.until_condition("first", WorkloadCondition.FINISHED)

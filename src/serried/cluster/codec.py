@@ -59,21 +59,12 @@ class _RawEvent(msgspec.Struct):
     object: msgspec.Raw
 
 
-class _Cause(Wire):
-    reason: str = ""
-
-
-class _Details(Wire):
-    causes: list[_Cause] | None = None
-
-
 class Status(Wire):
     """meta/v1 Status: what a refusal looks like."""
 
     code: int = 0
     reason: str = ""
     message: str = ""
-    details: _Details | None = None
 
 
 _raw_page = msgspec.json.Decoder(_RawPage)
@@ -162,12 +153,6 @@ def read_status(content: bytes) -> Status:
         return _status.decode(content)
     except UNDECODABLE:
         return Status(message=content[:200].decode(errors="replace"))
-
-
-def disruption_forbidden(status: Status) -> bool:
-    """Whether a 429 says that a PodDisruptionBudget forbids an eviction, and not that the server is busy."""
-    causes = (status.details.causes if status.details else None) or ()
-    return any(cause.reason == "DisruptionBudget" for cause in causes)
 
 
 def failure(code: int, content: bytes, what: str) -> ApiError:

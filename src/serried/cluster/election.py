@@ -6,15 +6,27 @@ import asyncio
 import logging
 import math
 import random
+import time
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
-from serried.api.core import Lease, LeaseSpec
+from serried.api.core import Lease
 from serried.api.resources import LEASES
-from serried.cluster.protocol import ApiError, Cluster, NotFound
+from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
 
 log = logging.getLogger(__name__)
+
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Seconds of a clock that goes on whatever happens to the process: CLOCK_BOOTTIME where there is one.
+
+    CLOCK_MONOTONIC goes on while a process is stopped, but stands still while the machine sleeps; the loop's clock
+    (uvloop's) stands still until the loop turns.
+    """
+    return time.clock_gettime(_CLOCK)
 
 
 class LeaderElection:
@@ -24,6 +36,10 @@ class LeaderElection:
     have passed since it sent the last renewal that succeeded. The others take it when it has not changed for as long
     as it says it lasts (`lease_duration`), by their own clocks: the times written in it are for people.
     So no two lead at once, as long as all clocks run at the same speed.
+
+    A leader that is stopped and woken may not notice that its time is over before it writes. So what it writes has to
+    ask `leads` as it goes out (`LeaderCluster.fenced`); and since nothing else may delay renewals, they belong on a
+    loop and a connection of their own (`LoopThread`, `LeaderCluster.apart`).
 
         async with LeaderElection(cluster, "serried-system", "serried", identity) as election:
             await election.lost.wait()
@@ -58,18 +74,17 @@ class LeaderElection:
         self._lease_duration = lease_duration
         self._renew_deadline = renew_deadline
         self._retry_period = retry_period
-        #: The Lease as last seen, and when it was first seen so, in seconds of `loop.time()`.
-        self._seen: LeaseSpec | None = None
+        #: The Lease as last seen, and when it was first seen with its content, in seconds of `now()`.
+        self._seen: Lease | None = None
         self._seen_at = 0.0
-        #: When the last renewal that succeeded was sent.
-        self._renewed_at = 0.0
+        #: When leading ends unless the Lease is renewed, in seconds of `now()`.
+        self._leads_until = 0.0
         self._renewing: asyncio.Task[None] | None = None
         self._complaints: set[str] = set()
 
     def leads(self) -> bool:
-        """Whether this candidate may act as the leader right now, also if the loop has just been held up."""
-        now = asyncio.get_running_loop().time()
-        return self._renewing is not None and not self.lost.is_set() and now < self._renewed_at + self._renew_deadline
+        """Whether this candidate may act as the leader right now. May be asked by any thread."""
+        return now() < self._leads_until
 
     async def acquire(self) -> None:
         """Waits until this candidate leads, however long that takes, and then keeps it so."""
@@ -88,6 +103,7 @@ class LeaderElection:
             return
         task.cancel()
         await asyncio.wait([task])
+        self._leads_until = 0.0
         if self.lost.is_set():
             return
         try:
@@ -108,22 +124,29 @@ class LeaderElection:
         await self.release()
 
     async def _renew(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._retry_period)
-            left = self._renewed_at + self._renew_deadline - loop.time()
-            if left > 0 and await self._try(left):
-                continue
-            taken = self._seen is not None and self._seen.holder_identity != self.identity
-            if taken or loop.time() >= self._renewed_at + self._renew_deadline:
-                why = f"{self._seen.holder_identity!r} holds it" if taken and self._seen else "it could not be renewed"
-                log.error("%s leads no more (lease %s/%s): %s", self.identity, self._namespace, self._name, why)
-                self.lost.set()
-                return
+        """Renews the Lease until it is lost."""
+        why = "unexpected"
+        try:
+            while True:
+                await asyncio.sleep(self._retry_period)
+                left = self._leads_until - now()
+                if left > 0 and await self._try(left):
+                    continue
+                if self._seen is not None and self._seen.spec.holder_identity != self.identity:
+                    why = f"{self._seen.spec.holder_identity!r} holds it"
+                    break
+                if not self.leads():
+                    why = "it could not be renewed"
+                    break
+        except Exception:
+            log.exception("lease %s/%s", self._namespace, self._name)
+        self._leads_until = 0.0
+        log.error("%s leads no more (lease %s/%s): %s", self.identity, self._namespace, self._name, why)
+        self.lost.set()
 
     async def _try(self, seconds: float) -> bool:
         """Tries once to take or renew the Lease. Failures are logged once for each kind of them."""
-        sent_at = asyncio.get_running_loop().time()
+        sent_at = now()
         try:
             async with asyncio.timeout(seconds):
                 held = await self._claim()
@@ -134,31 +157,37 @@ class LeaderElection:
             return False
         self._complaints.clear()
         if held:
-            self._renewed_at = sent_at
+            self._leads_until = sent_at + self._renew_deadline
         return held
 
     async def _claim(self) -> bool:
         """Whether we hold the Lease now. Raises `Conflict` when another candidate was faster."""
-        now = asyncio.get_running_loop().time()
+        at = now()
+        if self._seen is not None and self.leads():
+            try:
+                self._see(await self._write(self._seen, holder=self.identity, duration=self._lease_duration), at)
+                return True
+            except (Conflict, NotFound):
+                pass  # somebody has changed it
         try:
             lease = await self._cluster.get(LEASES, self._name, self._namespace)
         except NotFound:
-            body = {
-                "metadata": {"name": self._name},
-                "spec": self._spec(self.identity, self._lease_duration, taken=True),
-            }
-            made = await self._cluster.create(LEASES, body, self._namespace)
-            self._seen, self._seen_at = made.spec, now
+            spec = self._spec(self.identity, self._lease_duration, taken=True)
+            body = {"metadata": {"name": self._name}, "spec": spec}
+            self._see(await self._cluster.create(LEASES, body, self._namespace), at)
             return True
-        if lease.spec != self._seen:
-            self._seen, self._seen_at = lease.spec, now
+        self._see(lease, at)
         holder = lease.spec.holder_identity
         lasts = lease.spec.lease_duration_seconds or self._lease_duration
-        if holder not in ("", self.identity) and now < self._seen_at + lasts:
+        if holder not in ("", self.identity) and at < self._seen_at + lasts:
             return False
-        written = await self._write(lease, holder=self.identity, duration=self._lease_duration)
-        self._seen, self._seen_at = written.spec, now
+        self._see(await self._write(lease, holder=self.identity, duration=self._lease_duration), at)
         return True
+
+    def _see(self, lease: Lease, at: float) -> None:
+        if self._seen is None or lease.spec != self._seen.spec:
+            self._seen_at = at
+        self._seen = lease
 
     async def _write(self, lease: Lease, *, holder: str, duration: float) -> Lease:
         """Writes the Lease, if it is still as it was read."""
@@ -172,6 +201,6 @@ class LeaderElection:
     @staticmethod
     def _spec(holder: str, duration: float, *, taken: bool) -> dict[str, Any]:
         # A MicroTime has six digits, also when they are zero.
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {"holderIdentity": holder, "leaseDurationSeconds": math.ceil(duration), "renewTime": now}
-        return spec | ({"acquireTime": now} if taken else {})
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = {"holderIdentity": holder, "leaseDurationSeconds": math.ceil(duration), "renewTime": stamp}
+        return spec | ({"acquireTime": stamp} if taken else {})

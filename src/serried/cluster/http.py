@@ -1,7 +1,7 @@
 """`Cluster` over HTTP: one pooled session, bounded concurrency, retries, watches.
 
 Where a request may have been carried out by an attempt that got no answer (see `serried.cluster.transport`), a deletion
-or eviction that then finds nothing, and a binding that finds the pod bound to the very node, have succeeded. A creation
+that then finds nothing, and a binding that finds the pod bound to the very node, have succeeded. A creation
 that finds its name taken raises `AlreadyExists`, since the object may as well be somebody else's; and a merge patch
 with a precondition raises `Conflict`. Both mean to the caller what they always do: read it and look.
 """
@@ -9,9 +9,11 @@ with a precondition raises `Conflict`. Both mean to the caller what they always 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import random
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
@@ -30,10 +32,9 @@ from serried.cluster.protocol import (
     Listing,
     MergePatch,
     Propagation,
-    Unavailable,
     WatchEvent,
 )
-from serried.cluster.transport import LOST, Answer, Transport, encode
+from serried.cluster.transport import Answer, Transport, always, encode
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class HttpCluster:
     def __init__(self, source: AccessSource, access: Access, **options: int) -> None:
         self._transport = Transport(source, access, **options)
         self._codecs: dict[Resource[Any], Codec[Any]] = {}
+        self._may_write: Callable[[], bool] = always
 
     @classmethod
     async def connect(cls, source: AccessSource, **options: int) -> Self:
@@ -91,6 +93,22 @@ class HttpCluster:
         At most as many as there may be requests in flight. They stay open for 75 seconds of idleness.
         """
         await asyncio.gather(*(self.version() for _ in range(min(connections, self._transport.concurrency))))
+
+    def apart(self) -> HttpCluster:
+        """See `LeaderCluster.apart`."""
+        other = copy.copy(self)
+        other._transport = self._transport.apart()
+        return other
+
+    def fenced(self, may_write: Callable[[], bool]) -> HttpCluster:
+        """See `LeaderCluster.fenced`.
+
+        The question is asked in the moment in which a request, or a part of it, is handed to the operating system, also
+        when it is repeated or has waited for its turn or for a connection.
+        """
+        view = copy.copy(self)
+        view._may_write = may_write
+        return view
 
     # --- The protocol
 
@@ -132,25 +150,17 @@ class HttpCluster:
             "timeoutSeconds": str(seconds),
             "resourceVersion": resource_version,
         }
-        what = f"watch {_path(resource, namespace)}"
-        if self._transport.watches.locked():
-            raise Unavailable(0, "TooManyWatches", f"{what}: all watches this client may have are open")
+        path = _path(resource, namespace)
         codec = self._codec(resource)
-        async with self._transport.watches:
-            response = await self._transport.open_watch(_path(resource, namespace), query, what, seconds)
-            try:
-                lines = Lines()
-                async for chunk in response.content.iter_any():
-                    for line in lines.feed(chunk):
-                        try:
-                            event = codec.event(line)
-                        except UNDECODABLE as error:
-                            raise ApiError(200, "Malformed", f"{what}: not a watch event: {error}") from error
-                        yield event
-            except LOST as error:
-                log.debug("%s: ended by %r", what, error)
-            finally:
-                response.close()
+        lines = Lines()
+        async with aclosing(self._transport.stream(path, query, seconds + 30)) as pieces:
+            async for piece in pieces:
+                for line in lines.feed(piece):
+                    try:
+                        event = codec.event(line)
+                    except UNDECODABLE as error:
+                        raise ApiError(200, "Malformed", f"watch {path}: not a watch event: {error}") from error
+                    yield event
 
     async def create(self, resource: Resource[T], obj: T | Mapping[str, Any], namespace: str = "") -> T:
         plain = msgspec.json.decode(encode(obj, f"create {resource!r}"), type=dict[str, Any])
@@ -161,6 +171,7 @@ class HttpCluster:
             _path(resource, namespace or metadata.get("namespace", "")),
             body=body,
             repeatable=bool(metadata.get("name")),
+            may_send=self._may_write,
         )
         return self._object(resource, answer)
 
@@ -178,6 +189,7 @@ class HttpCluster:
             _path(resource, namespace, name, subresource),
             body=patch,
             content_type="application/merge-patch+json",
+            may_send=self._may_write,
         )
         return self._object(resource, answer)
 
@@ -198,18 +210,12 @@ class HttpCluster:
             options["preconditions"] = {key: value for key, value in preconditions.items() if value}
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
-        await self._remove("DELETE", _path(resource, namespace, name), options)
-
-    async def evict(self, namespace: str, pod: str, *, uid: str = "") -> None:
-        """See `Cluster.evict`. `Unavailable` at once (429) when a PodDisruptionBudget forbids it."""
-        eviction: dict[str, Any] = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"name": pod, "namespace": namespace},
-        }
-        if uid:
-            eviction["deleteOptions"] = {"preconditions": {"uid": uid}}
-        await self._remove("POST", _path(PODS, namespace, pod, "eviction"), eviction)
+        answer = await self._transport.send(
+            "DELETE", _path(resource, namespace, name), body=options, may_send=self._may_write
+        )
+        if answer.status == 404 and answer.doubtful:
+            return
+        answer.ok()
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
         metadata = {"name": pod, "namespace": namespace} | ({"uid": uid} if uid else {})
@@ -222,6 +228,7 @@ class HttpCluster:
                 "metadata": metadata,
                 "target": {"apiVersion": "v1", "kind": "Node", "name": node},
             },
+            may_send=self._may_write,
         )
         if answer.status == 409 and answer.doubtful:
             found = await self.get(PODS, pod, namespace)
@@ -257,12 +264,6 @@ class HttpCluster:
             token = meta.continue_
             if not token:
                 return listing
-
-    async def _remove(self, method: str, path: str, body: Mapping[str, Any]) -> None:
-        answer = await self._transport.send(method, path, body=body)
-        if answer.status == 404 and answer.doubtful:
-            return
-        answer.ok()
 
     # --- Decoding
 

@@ -6,7 +6,7 @@ is one in process. Everything above this room is written against `Cluster` alone
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import msgspec
@@ -78,6 +78,10 @@ class Forbidden(ApiError):
     """401 or 403: the credentials are not good enough."""
 
 
+class NotLeading(ApiError):
+    """Not sent, because the lease under which this process may write could be over by now (status 0)."""
+
+
 class Unavailable(ApiError):
     """The server could not be reached or kept answering 429/5xx until the retries ran out (status 0: no answer)."""
 
@@ -145,13 +149,26 @@ class Cluster(Protocol):
         """Binds a pod to a node. `Conflict` when it is bound already, still gated, being deleted, or another uid."""
         ...
 
-    async def evict(self, namespace: str, pod: str, *, uid: str = "") -> None: ...
-
     async def version(self) -> str:
         """The server's version, as "v1.37.2"."""
         ...
 
     async def close(self) -> None: ...
+
+
+class LeaderCluster(Cluster, Protocol):
+    """A cluster for a process of which only one may write at a time: see `serried.cluster.election`."""
+
+    def apart(self) -> Cluster:
+        """Another client of the same server, which shares no connection with this one.
+
+        It is to be used, and closed, on one loop, which may be another thread's.
+        """
+        ...
+
+    def fenced(self, may_write: Callable[[], bool]) -> Cluster:
+        """The same client, but each write asks `may_write` as it goes out, and raises `NotLeading` if that says no."""
+        ...
 
 
 def partial(raw: bytes, error: Exception) -> Malformed:

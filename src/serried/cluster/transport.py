@@ -1,8 +1,8 @@
 """Requests to one API server: pooled connections, bounded concurrency, credentials that are renewed, retries.
 
 What is retried, and when. A request is *repeatable* if doing it twice is as good as once: reads, merge patches,
-deletions, bindings, evictions, and creations under a fixed name. Not repeatable are creations under a generated
-name (there would be two objects) and JSON patches (there would be two entries in a list).
+deletions, bindings, and creations under a fixed name. Not repeatable are creations under a generated name: there
+would be two objects.
 
 | what happened                               | repeatable | not repeatable       |
 |---------------------------------------------|------------|----------------------|
@@ -11,8 +11,10 @@ name (there would be two objects) and JSON patches (there would be two entries i
 | connection lost, no answer in time, 5xx     | retry      | raise `Unavailable`  |
 
 In the last row nobody knows whether the server did it: the answer to a later attempt is then `doubtful`, and has to
-be read in that light. (aiohttp by itself repeats, once, a GET or DELETE that failed on a pooled connection; a DELETE
-that had been carried out then answers `NotFound`.)
+be read in that light.
+
+Writes may be fenced: each attempt of a request asks `may_send` at the moment it goes out, however long it has waited
+for its turn, for credentials or for a connection. `NotLeading` says that nothing, or not all of it, was sent.
 """
 
 from __future__ import annotations
@@ -20,21 +22,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import socket
-import weakref
-from collections.abc import Mapping, Sequence
+import ssl
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-import aiohttp
 import msgspec
-from yarl import URL
 
 import serried
-from serried.cluster.codec import disruption_forbidden, failure, read_status
+from serried.cluster.codec import failure
+from serried.cluster.connection import Connection, Endpoint, Fenced, NotSent, proxy_authorization
 from serried.cluster.credentials import LEAST_SECONDS, Access, AccessSource, ConfigError
-from serried.cluster.protocol import ApiError, Forbidden, Invalid, Unavailable
+from serried.cluster.protocol import ApiError, Forbidden, Invalid, NotLeading, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -44,20 +46,11 @@ FIELD_MANAGER = "serried"
 KEEP_ALIVE = 75.0
 #: The server gives up on a request after 60 seconds.
 ANSWER_TIMEOUT = 65.0
-#: Seconds that connections may take to end.
-CLOSE_TIMEOUT = 2.0
-CONNECT_TIMEOUT = 10.0
-#: Bytes of a watch to read ahead of its reader. The server ends a watch whose reader falls behind.
-WATCH_BUFFER = 4 << 20
 
 FIRST_DELAY = 0.1
 LONGEST_DELAY = 30.0
 
 JSON = "application/json"
-#: Not reached at all: nothing was sent.
-_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-#: What aiohttp raises, at any time of a request, when the connection is no good.
-LOST = (aiohttp.ClientError, OSError, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +70,22 @@ class Answer:
         raise failure(self.status, self.content, self.what)
 
 
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """What all requests with the same access have in common."""
+
+    endpoint: Endpoint
+    #: what comes before the path in the first line of a request
+    prefix: str
+    #: lines, each with its end
+    headers: str
+
+
+def always() -> bool:
+    """The `may_send` of what anybody may send at any time."""
+    return True
+
+
 class Transport:
     """`concurrency` requests are in flight at a time, others wait their turn; `watches` watches come on top.
 
@@ -87,36 +96,27 @@ class Transport:
         self, source: AccessSource, access: Access, *, concurrency: int = 32, watches: int = 64, retries: int = 5
     ) -> None:
         self.concurrency = concurrency
-        self.watches = asyncio.Semaphore(watches)
         self._source = source
         self._access = access
+        self._route = _route(access)
         self._refreshing = asyncio.Lock()
         self._slots = asyncio.Semaphore(concurrency)
+        self._watches = asyncio.Semaphore(watches)
         self._retries = retries
-        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=concurrency + watches, keepalive_timeout=KEEP_ALIVE, socket_factory=self._open_socket
-            ),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=ANSWER_TIMEOUT),
-            # No compression: the server is near, and its time and ours are dearer than bytes.
-            headers={"Accept": JSON, "Accept-Encoding": "identity", "User-Agent": f"serried/{serried.__version__}"},
-        )
+        self._closed = False
+        self._idle: list[Connection] = []  # the one used last at the end
+        self._busy: set[Connection] = set()
 
     async def close(self) -> None:
         """Ends all requests and watches. Nothing is open any more when it returns."""
-        await self._session.close()
-        # TLS says good-bye in turns of the loop; whoever is in a hurry to end the loop has to wait for it.
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + CLOSE_TIMEOUT
-        while any(opened.fileno() != -1 for opened in self._sockets) and loop.time() < deadline:  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
+        self._closed = True
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._idle.clear()
 
-    def _open_socket(self, address: tuple[Any, ...]) -> socket.socket:
-        opened = _socket(address)
-        self._sockets.add(opened)
-        return opened
+    def apart(self) -> Transport:
+        """Another one to the same server, with the same credentials, and nothing else in common."""
+        return Transport(self._source, self._access, concurrency=self.concurrency)
 
     async def send(
         self,
@@ -124,43 +124,44 @@ class Transport:
         path: str,
         *,
         query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | Sequence[Any] | None = None,
+        body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
         repeatable: bool = True,
+        may_send: Callable[[], bool] = always,
     ) -> Answer:
         """One request, retried as the module says. Raises `Unavailable` when that has led to no answer."""
         what = f"{method} {path}"
-        data = None if body is None else encode(body, what)
+        data = b"" if body is None else encode(body, what)
         if method in ("POST", "PATCH"):
             query = {**(query or {}), "fieldManager": FIELD_MANAGER}
+        if query:
+            path = f"{path}?{urlencode(query)}"
+        rest = f"Content-Type: {content_type}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
         doubtful = refreshed = False
         attempt = 0
         while True:
             access = await self._current_access()
+            request = f"{method} {self._route.prefix}{path} HTTP/1.1\r\n{self._route.headers}".encode() + rest
             wait = 0.0
             try:
-                async with (
-                    self._slots,
-                    self._session.request(
-                        method, _url(access, path, query), data=data, **_options(access, content_type)
-                    ) as response,
-                ):
-                    content = await response.read()
-            except LOST as error:
+                async with self._slots:
+                    status, retry_after, content = await self._exchange(request, may_send)
+            except OSError as error:
                 unavailable: ApiError = _unreachable(what, error)
-                if isinstance(error, aiohttp.ClientConnectorCertificateError):
+                if isinstance(error, ssl.SSLCertVerificationError):
                     raise unavailable from error
-                processed = not isinstance(error, _NOT_SENT)
+                processed = not isinstance(error, NotSent)
+            except Fenced:
+                raise NotLeading(0, "NotLeading", f"{what}: not sent, the lease may be over") from None
             else:
-                status = response.status
                 if status == 401 and not refreshed:
                     refreshed = True
                     await self._refresh(access)
                     continue
-                if not _is_passing(status, content):
+                if status < 500 and status != 429:  # else the server is busy, or has failed
                     return Answer(what, status, content, doubtful)
                 unavailable = failure(status, content, what)
-                wait = _seconds(response.headers.get("Retry-After"))
+                wait = _seconds(retry_after)
                 processed = status != 429 and not wait
             doubtful |= processed
             if attempt == self._retries or (processed and not repeatable):
@@ -170,30 +171,94 @@ class Transport:
             log.debug("%s; trying again", unavailable)
             await asyncio.sleep(max(delay, min(wait, LONGEST_DELAY)))
 
-    async def open_watch(self, path: str, query: Mapping[str, str], what: str, seconds: int) -> aiohttp.ClientResponse:
-        """The open response. Not retried here but for new credentials: whoever watches starts again anyway."""
-        timeout = aiohttp.ClientTimeout(total=seconds + 30, sock_connect=CONNECT_TIMEOUT)
-        for last in (False, True):
-            access = await self._current_access()
+    async def stream(self, path: str, query: Mapping[str, str], seconds: float) -> AsyncGenerator[bytes, None]:
+        """The body of a watch as it comes, until it ends or breaks; that it is silent for `seconds` breaks it, too.
+
+        Raises `ApiError` when it cannot be opened. That is not retried but for new credentials: whoever watches starts
+        again anyway.
+        """
+        what = f"watch {path}"
+        if self._watches.locked():
+            raise Unavailable(0, "TooManyWatches", f"{what}: all watches this client may have are open")
+        async with self._watches:
+            connection = await self._open_stream(f"{path}?{urlencode(query)}", what)
+            connection.patience = seconds
             try:
-                response = await self._session.request(
-                    "GET", _url(access, path, query), **_options(access), timeout=timeout, read_bufsize=WATCH_BUFFER
-                )
-                if response.status == 200:
-                    return response
-                async with response:
-                    content = await response.read()
-            except LOST as error:
+                async with aclosing(connection.body()) as pieces:
+                    async for piece in pieces:
+                        yield piece
+            except OSError as error:
+                log.debug("%s: ended by %r", what, error)
+            finally:
+                self._put(connection)
+
+    async def _open_stream(self, path: str, what: str) -> Connection:
+        """A connection on which the head of a good response has been read."""
+        refreshed = False
+        while True:
+            access = await self._current_access()
+            request = f"GET {self._route.prefix}{path} HTTP/1.1\r\n{self._route.headers}\r\n".encode()
+            try:
+                connection = await self._take()
+                try:
+                    status = (await connection.ask(request, always)).status
+                    content = b"" if status == 200 else await connection.content()
+                except BaseException:
+                    self._put(connection)
+                    raise
+            except OSError as error:
                 raise _unreachable(what, error) from error
-            if response.status != 401 or last:
-                raise failure(response.status, content, what)
+            if status == 200:
+                return connection
+            self._put(connection)
+            if status != 401 or refreshed:
+                raise failure(status, content, what)
+            refreshed = True
             await self._refresh(access)
-        raise AssertionError("unreachable")
+
+    # --- Connections
+
+    async def _exchange(self, request: bytes, may_send: Callable[[], bool]) -> tuple[int, str, bytes]:
+        """One attempt: the status of the response, its Retry-After and its body."""
+        connection = await self._take()
+        try:
+            head = await connection.ask(request, may_send)
+            content = await connection.content()
+        finally:
+            self._put(connection)
+        return head.status, head.headers.get("retry-after", ""), content
+
+    async def _take(self) -> Connection:
+        """A connection for one request, to be `_put` back."""
+        connection = self._idle.pop() if self._idle else None
+        while connection is not None and not self._is_fresh(connection):
+            connection.close()
+            connection = self._idle.pop() if self._idle else None
+        if connection is None:
+            connection = await Connection.open(self._route.endpoint)
+        if self._closed:
+            connection.close()
+        connection.patience = ANSWER_TIMEOUT
+        self._busy.add(connection)
+        return connection
+
+    @staticmethod
+    def _is_fresh(connection: Connection) -> bool:
+        return connection.reusable and time.monotonic() < connection.idle_since + KEEP_ALIVE
+
+    def _put(self, connection: Connection) -> None:
+        self._busy.discard(connection)
+        if connection.reusable and connection.endpoint == self._route.endpoint:
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    # --- Credentials
 
     async def _current_access(self) -> Access:
-        if self._session.closed:
+        if self._closed:
             raise Unavailable(0, "Closed", "this client has been closed")
-        now = asyncio.get_running_loop().time()
+        now = time.monotonic()
         access = self._access
         if access.good_until is not None and now > access.good_until:
             try:
@@ -213,6 +278,9 @@ class Transport:
                 self._access = await self._source.load()
             except ConfigError as error:
                 raise Forbidden(401, "Unauthorized", f"the credentials could not be renewed: {error}") from error
+            self._route = _route(self._access)
+            while self._idle and self._idle[0].endpoint != self._route.endpoint:
+                self._idle.pop(0).close()
 
 
 def encode(body: Any, what: str) -> bytes:
@@ -223,42 +291,32 @@ def encode(body: Any, what: str) -> bytes:
         raise Invalid(400, "BadRequest", f"{what}: cannot be written as JSON: {error}") from error
 
 
-def _url(access: Access, path: str, query: Mapping[str, str] | None) -> URL:
-    return URL(access.server + path + ("?" + urlencode(query) if query else ""), encoded=True)
-
-
-def _options(access: Access, content_type: str = JSON) -> dict[str, Any]:
-    return {
-        "headers": {**access.headers, "Content-Type": content_type},
-        "ssl": access.ssl or True,
-        "server_hostname": access.server_hostname,
-        "proxy": access.proxy,
-        "allow_redirects": False,
+def _route(access: Access) -> _Route:
+    url = urlsplit(access.server)
+    proxy = urlsplit(access.proxy) if access.proxy else None
+    host = url.hostname or ""
+    port = url.port or (443 if url.scheme == "https" else 80)
+    headers = {
+        "Host": url.netloc.rpartition("@")[2],
+        "Accept": JSON,
+        # No compression: the server is near, and its time and ours are dearer than bytes.
+        "Accept-Encoding": "identity",
+        "User-Agent": f"serried/{serried.__version__}",
+        **access.headers,
     }
+    prefix = url.path
+    if proxy is not None and access.ssl is None:
+        # Such a proxy reads the request.
+        prefix = access.server
+        headers |= proxy_authorization(proxy)
+    endpoint = Endpoint(host, port, access.ssl, access.server_hostname or host, proxy)
+    return _Route(endpoint, prefix, "".join(f"{name}: {value}\r\n" for name, value in headers.items()))
 
 
-def _is_passing(status: int, content: bytes) -> bool:
-    """Whether the same request may succeed later: the server is busy, or has failed."""
-    return status >= 500 or (status == 429 and not disruption_forbidden(read_status(content)))
-
-
-def _seconds(retry_after: str | None) -> float:
+def _seconds(retry_after: str) -> float:
     """Of a Retry-After header; 0 if there is none, or a date instead."""
-    return float(retry_after) if retry_after and retry_after.isdecimal() else 0.0
+    return float(retry_after) if retry_after.isdecimal() else 0.0
 
 
-def _unreachable(what: str, error: Exception) -> Unavailable:
-    why = str(error) or type(error).__name__
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.strerror:
-        why = f"cannot connect to {error.host}:{error.port}: {error.os_error.strerror}"
-    return Unavailable(0, "NoAnswer", f"{what}: {why}")
-
-
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """A socket that notices within two minutes that the other end is gone: a watch may be silent for long."""
-    made = socket.socket(*address[:3])
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4)):
-        if hasattr(socket, name):  # not everywhere
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return made
+def _unreachable(what: str, error: OSError) -> Unavailable:
+    return Unavailable(0, "NoAnswer", f"{what}: {str(error) or type(error).__name__}")

@@ -7,13 +7,14 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from serried.api.resources import COSCHEDULING_POD_GROUPS, WORKLOADS, Resource
 from serried.cluster.election import LeaderElection
-from serried.cluster.protocol import Cluster, NotFound
+from serried.cluster.loop_thread import LoopThread
+from serried.cluster.protocol import Cluster, LeaderCluster, NotFound
 from serried.control import webhook
 from serried.control.config import Configuration
 from serried.control.controller import Controller
@@ -30,7 +31,7 @@ class LeadershipLost(Exception):
 
 
 async def run(
-    cluster: Cluster, config: Configuration, stop: asyncio.Event, *, when_listed: Callable[[], None] | None = None
+    cluster: LeaderCluster, config: Configuration, stop: asyncio.Event, *, when_listed: Callable[[], None] | None = None
 ) -> None:
     """Runs the controller until `stop` is set. `when_listed` is called once it has listed all there is.
 
@@ -38,31 +39,46 @@ async def run(
     """
     await check_served(cluster)
     async with AsyncExitStack() as stack:
-        lost = asyncio.Event()
         if config.webhook.enabled:  # every replica answers, whoever leads
             bind = config.binding == "serried"
             await stack.enter_async_context(webhook.serve(cluster, config.webhook, bind=bind))
-        if config.leader_election.enabled:
-            election = _election(cluster, config)
-            log.info("standing by for the lease %s", config.leader_election.name)
-            if not await _unless(stop, asyncio.create_task(election.acquire())):
-                return
-            stack.push_async_callback(election.release)
-            lost = election.lost
-            log.info("leading")
-        control = Controller(cluster, config)
-        controller = asyncio.create_task(control.run())
-        waits = [asyncio.create_task(e.wait()) for e in (stop, lost)]
-        listed = asyncio.create_task(_after(control.ready, when_listed))
-        try:
-            await asyncio.wait({controller, *waits}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (*waits, listed, controller):
-                task.cancel()
-            with suppress(asyncio.CancelledError):
-                await controller
-        if lost.is_set():
+        if not config.leader_election.enabled:
+            await _schedule(cluster, config, [stop.wait()], when_listed)
+            return
+        # Nothing that happens on this loop delays a renewal: it has a thread and connections of its own.
+        thread = await stack.enter_async_context(LoopThread("lease"))
+        client = cluster.apart()
+        stack.push_async_callback(lambda: thread.call(client.close()))
+        election = _election(client, config)
+        stack.push_async_callback(lambda: thread.call(election.release()))
+        log.info("standing by for the lease %s", config.leader_election.name)
+        if not await _unless(stop, asyncio.create_task(thread.call(election.acquire()))):
+            return
+        log.info("leading")
+        leader = cluster.fenced(election.leads)
+        await _schedule(leader, config, [stop.wait(), thread.call(election.lost.wait())], when_listed)
+        if election.lost.is_set():
             raise LeadershipLost(f"the lease {config.leader_election.name} could not be renewed in time")
+
+
+async def _schedule(
+    cluster: Cluster,
+    config: Configuration,
+    until: Iterable[Coroutine[Any, Any, object]],
+    when_listed: Callable[[], None] | None,
+) -> None:
+    """Runs the controller until one of `until` is done, or it fails."""
+    control = Controller(cluster, config)
+    controller = asyncio.create_task(control.run())
+    ends = [asyncio.create_task(work) for work in until]
+    listed = asyncio.create_task(_after(control.ready, when_listed))
+    try:
+        await asyncio.wait({controller, *ends}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (*ends, listed, controller):
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await controller
 
 
 async def _after(event: asyncio.Event, call: Callable[[], None] | None) -> None:

@@ -8,9 +8,9 @@ pods or completes Jobs here: see `serried.embedded.jobs` and `serried.embedded.h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 
@@ -19,6 +19,7 @@ from serried.api.meta import Object, ObjectMeta
 from serried.api.resources import NAMESPACES, PODS, Resource
 from serried.cluster.protocol import (
     ApiError,
+    Cluster,
     Expired,
     Forbidden,
     Invalid,
@@ -26,6 +27,7 @@ from serried.cluster.protocol import (
     Malformed,
     MergePatch,
     NotFound,
+    NotLeading,
     Propagation,
     WatchEvent,
 )
@@ -207,14 +209,18 @@ class EmbeddedCluster:
         await _turn()
         self._writes.bind(self._writes.find(PODS, pod, namespace), node, uid)
 
-    async def evict(self, namespace: str, pod: str, *, uid: str = "") -> None:
-        await _turn()
-        self._writes.evict(self._writes.find(PODS, pod, namespace), uid)
-
     async def close(self) -> None:
         """Ends all watches. Nothing runs afterwards."""
         self.end_watches()
         self._deletion.close()
+
+    def apart(self) -> Cluster:
+        """See `LeaderCluster.apart`: what is asked there is done here, on this loop."""
+        return cast(Cluster, _FromAnotherThread(self, asyncio.get_running_loop()))
+
+    def fenced(self, may_write: Callable[[], bool]) -> Cluster:
+        """See `LeaderCluster.fenced`."""
+        return cast(Cluster, _Fenced(self, may_write))
 
     # --- What a real server does by itself, for tests to bring about
 
@@ -239,6 +245,37 @@ class EmbeddedCluster:
             return selectors.fields(field_selector, self._writes.kind(resource).fields)
         except SelectorError as error:
             raise Invalid(400, "BadRequest", str(error)) from error
+
+
+class _FromAnotherThread:
+    """An embedded cluster for a loop that is not its own."""
+
+    def __init__(self, cluster: EmbeddedCluster, loop: asyncio.AbstractEventLoop) -> None:
+        self._cluster = cluster
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **more: Any) -> Any:
+            work = getattr(self._cluster, name)(*args, **more)
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+        return call
+
+    async def close(self) -> None:
+        """The cluster goes on."""
+
+
+class _Fenced:
+    """An embedded cluster that is written to as long as `may_write` says so."""
+
+    def __init__(self, cluster: EmbeddedCluster, may_write: Callable[[], bool]) -> None:
+        self._cluster = cluster
+        self._may_write = may_write
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("create", "patch", "delete", "bind") and not self._may_write():
+            raise NotLeading(0, "NotLeading", f"{name}: the lease may be over")
+        return getattr(self._cluster, name)
 
 
 async def _turn() -> None:

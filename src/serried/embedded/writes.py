@@ -255,20 +255,6 @@ class Writes:
         status = self._with_condition(old, {"type": "PodScheduled", "status": "True"})
         self._put(PODS, {**old.data, "spec": {**spec, "nodeName": node}, "status": status}, old)
 
-    def evict(self, old: Stored, uid: str) -> None:
-        """Deletes a pod, and says on it why."""
-        if uid in ("", old.uid):
-            condition = {
-                "type": "DisruptionTarget",
-                "status": "True",
-                "reason": "EvictionByEvictionAPI",
-                "message": "Eviction API: evicting",
-            }
-            status = self._with_condition(old, condition)
-            if status != old.data["status"]:
-                old = self._put(PODS, {**old.data, "status": status}, old)
-        self._deletion.delete(old, uid=uid)
-
     def _with_condition(self, stored: Stored, condition: Json) -> Json:
         """The status with a condition that is new or takes the place of the one of its type."""
         status = stored.data["status"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serried.api.resources import LEASES, LOCAL_QUEUES, NAMESPACES, NODES, PODS, Resource
-from serried.cluster.protocol import Conflict, Forbidden, Invalid, NotFound
+from serried.cluster.protocol import Forbidden, Invalid, NotFound
 from serried.embedded.server import EmbeddedCluster
 from tests.unit.embedded.objects import named, pod
 
@@ -165,12 +165,3 @@ async def test_a_pod_can_be_given_less_time_but_not_more(cluster: EmbeddedCluste
     assert await left(None) == 5
     await cluster.delete(PODS, "p", "default", grace_period_seconds=0)
     assert await names(cluster, PODS) == []
-
-
-async def test_another_pod_of_the_name_is_not_evicted(cluster: EmbeddedCluster) -> None:
-    await cluster.create(PODS, pod(nodeName="node"), "default")
-    with pytest.raises(Conflict):
-        await cluster.evict("default", "p", uid="another")
-    found = await cluster.get(PODS, "p", "default")
-    assert found.metadata.deletion_timestamp is None
-    assert found.status.conditions == []
