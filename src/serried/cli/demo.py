@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from serried.api.names import PendingReason
+from serried.api.resources import JOBS
 from serried.cli import demo_story as story
 from serried.cli.common import Failure, Output
 from serried.cli.connect import complete
@@ -23,7 +24,7 @@ from serried.cli.demo_record import Chronicle
 from serried.cli.demo_stage import Clock, Stage, staged
 from serried.cli.demo_summary import Ending, show, sum_up
 from serried.cli.live_view import Wait, cluster_map, draw, header, time_of_day
-from serried.jobs import job as jobs
+from serried.jobs.job import POD_SET_NAME
 from serried.observe.report import report
 from serried.schedule.cycle.explain import Explanation
 from serried.schedule.types.wording import opening, short_level
@@ -139,7 +140,7 @@ def _waits(stage: Stage, day: Chronicle) -> list[Wait]:
             continue
         why = state.engine.explain(record.workload, now) if record.workload is not None else None
         workload = state.workloads.get(record.workload) if record.workload is not None else None
-        told = report(state.jobs.get(key), workload, None, why)
+        told = report(state.job_owner((JOBS, key)), workload, None, why)
         short = in_short(why) if why is not None and why.reason is not None else "has not been looked at yet"
         order = (why.cluster_queue, why.ahead) if why is not None else ("", 0)
         found.append((order, Wait(record, told.layer, short, told.summary)))
@@ -164,7 +165,7 @@ def in_short(why: Explanation) -> str:
         within = reason.constraint.removeprefix("all within one ")
         domain = reason.where if within == reason.constraint else f"a {short_level(within)}"
         return f"{domain} holds {reason.available} of {reason.needed} {what}: never fits"
-    return reason.message.removeprefix(opening(jobs.POD_SET_NAME)).partition(". ")[0]
+    return reason.message.removeprefix(opening(POD_SET_NAME)).partition(". ")[0]
 
 
 # --- Audiences other than the live view

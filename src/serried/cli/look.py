@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import typer
@@ -13,16 +14,15 @@ from rich.padding import Padding
 from rich.text import Text
 from rich.tree import Tree as RichTree
 
-from serried.api.batch import Job
 from serried.api.kueue import ClusterQueueStatus, LocalQueueFairSharingStatus, LocalQueueStatus
 from serried.api.meta import Key
+from serried.api.resources import Resource
 from serried.cli.common import Failure, Output
 from serried.cli.connect import complete, configuration, connect
 from serried.control.run import NotServed
 from serried.control.snapshot import read
-from serried.jobs import job as jobs
-from serried.jobs.podset import workload_name
 from serried.lifecycle.cluster_state import ClusterState
+from serried.lifecycle.owner import JobOwner
 from serried.observe.nodes import Domain, domains
 from serried.observe.report import Report, report
 
@@ -96,7 +96,7 @@ def queue_rows(state: ClusterState, now: datetime, namespace: str | None, *, eve
         found = state.engine.explain(key, now)
         if found is None or (namespace and key[0] != namespace):
             continue
-        told = report(_job_of(state, key), workload, state.gangs.get(key), found)
+        told = report(_owner_of(state, key), workload, state.gangs.get(key), found)
         finished = not told.layer
         if finished and not everything:
             continue
@@ -128,41 +128,57 @@ def show_explanation(
             f"{target!r} is not KIND/NAME; for example job/train, workload/job-train-1a2b3, clusterqueue/team"
         )
     state = snapshot(kubeconfig, context, config)
+    job_kind = next((k for k in state.kinds if kind.lower() in _spellings(k.resource)), None)
+    if job_kind is not None:
+        _print_report(_job_report(state, job_kind.resource, (namespace, name)), output)
+        return
     kind = kind.lower().rstrip("s") if kind.lower() != "kwl" else "workload"
     match kind.split(".")[0]:
-        case "job" | "workload" | "wl" | "pod" | "po":
+        case "workload" | "wl" | "pod" | "po":
             _print_report(_report(state, kind.split(".")[0], (namespace, name)), output)
         case "clusterqueue" | "cq":
             _print_status(state, ("", name), f"ClusterQueue {name}", output)
         case "localqueue" | "queue" | "lq":
             _print_status(state, (namespace, name), f"LocalQueue {namespace}/{name}", output)
         case _:
-            raise Failure(f"cannot explain {kind!r}; it is one of job, workload, pod, clusterqueue, localqueue")
+            kinds = ", ".join(k.resource.kind.lower() for k in state.kinds)
+            raise Failure(f"cannot explain {kind!r}; it is one of {kinds}, workload, pod, clusterqueue, localqueue")
+
+
+def _spellings(resource: Resource[Any]) -> set[str]:
+    """How a kind of job can be named: as kubectl takes it."""
+    names = {resource.kind.lower(), resource.plural}
+    return names | {f"{name}.{resource.group}" for name in names}
+
+
+def _job_report(state: ClusterState, resource: Resource[Any], key: Key) -> Report:
+    owner = state.job_owner((resource, key))
+    if owner is None:
+        raise Failure(f"there is no {resource.kind} {key[1]} in namespace {key[0]} (choose with --namespace)")
+    found = (key[0], owner.workload_name)
+    why = state.engine.explain(found, datetime.now(UTC))
+    return report(owner, state.workloads.get(found), state.gangs.get(found), why)
 
 
 def _report(state: ClusterState, kind: str, key: Key) -> Report:
     now = datetime.now(UTC)
-    if kind == "job":
-        job = state.jobs.get(key)
-        if job is None:
-            raise Failure(f"there is no Job {key[1]} in namespace {key[0]} (choose with --namespace)")
-        found = (key[0], workload_name(jobs.KIND, job.metadata.name, job.metadata.uid))
-    elif kind in ("pod", "po"):
+    if kind in ("pod", "po"):
         gang = next((k for k, g in state.gangs.items() if k[0] == key[0] and key[1] in g.members), None)
         if gang is None:
             raise Failure(f"there is no pod {key[1]} of a gang in namespace {key[0]} (choose with --namespace)")
-        job, found = _job_of(state, gang), gang
+        found = gang
     else:
-        job, found = _job_of(state, key), key
+        found = key
         if key not in state.workloads and state.engine.explain(key, now) is None:
             raise Failure(f"there is no Workload {key[1]} in namespace {key[0]} (choose with --namespace)")
-    return report(job, state.workloads.get(found), state.gangs.get(found), state.engine.explain(found, now))
+    return report(
+        _owner_of(state, found), state.workloads.get(found), state.gangs.get(found), state.engine.explain(found, now)
+    )
 
 
-def _job_of(state: ClusterState, workload: Key) -> Job | None:
+def _owner_of(state: ClusterState, workload: Key) -> JobOwner | None:
     found = state.workloads.get(workload)
-    key = state.job_of(found) if found is not None else None
-    return state.jobs.get(key) if key is not None else None
+    return state.job_owner(state.owner_of(found)) if found is not None else None
 
 
 def _print_report(found: Report, output: Output) -> None:
@@ -171,7 +187,7 @@ def _print_report(found: Report, output: Output) -> None:
         return
     console = Console()
     if found.job:
-        console.print(Text(f"Job         {found.job}"))
+        console.print(Text(f"{found.kind:<11} {found.job}"))
     if found.workload:
         console.print(Text(f"Workload    {found.workload}"))
     marks = {"done": ("✓", "green"), "here": ("●", "yellow"), "ahead": ("·", "dim")}

@@ -2,7 +2,7 @@
 
 Everything runs on one asyncio loop. Three things go on side by side: informers that keep `ClusterState` and the engine
 up to date; cycles that admit Workloads, whenever the engine says one could help; and one reconcile at a time for each
-Job that something happened to, and for each Workload with pods that no Job owns.
+job that something happened to, and for each Workload with pods that no job owns.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from serried.api.meta import Key
-from serried.api.resources import JOBS, NODES, PODS, WORKLOADS, Resource
+from serried.api.resources import NODES, PODS, WORKLOADS, Resource
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import ApiError, Cluster, Forbidden, Invalid, Malformed, NotFound
 from serried.control.config import Configuration
@@ -25,15 +24,14 @@ from serried.control.decision_writer import RETRY_FIRST, RETRY_MOST, DecisionWri
 from serried.control.events import Recorder
 from serried.control.executor import Executor
 from serried.control.status_writer import StatusWriter
+from serried.jobs import KINDS
+from serried.jobs.kind import JobKind
 from serried.lifecycle import reconcile
-from serried.lifecycle.actions import PatchJob, Step
-from serried.lifecycle.cluster_state import ClusterState, kept
+from serried.lifecycle.actions import Action, Next, PatchObject
+from serried.lifecycle.cluster_state import ClusterState, OwnerKey, kept
 from serried.schedule.engine import Engine
 
 log = logging.getLogger(__name__)
-
-#: What is reconciled: a Job, or a Workload that none owns.
-Subject = tuple[Resource[Any], Key]
 
 _AFTER_A_FAULT = 30.0  # seconds
 _PAUSE, _LONGEST_PAUSE = 4.0, 0.1  # between cycles: times what the last one took, and seconds
@@ -48,11 +46,16 @@ class Controller:
     """Schedules what is on `cluster`. `run` goes on until cancelled; `ready` is set once everything has been listed."""
 
     def __init__(
-        self, cluster: Cluster, config: Configuration | None = None, *, clock: Callable[[], datetime] = utc_now
+        self,
+        cluster: Cluster,
+        config: Configuration | None = None,
+        *,
+        kinds: Sequence[JobKind[Any]] = KINDS,
+        clock: Callable[[], datetime] = utc_now,
     ) -> None:
         self.config = config or Configuration()
         self.engine = Engine(self.config.place_options(), self.config.options())
-        self.state = ClusterState(self.engine, partial(self._mark, JOBS), partial(self._mark, WORKLOADS))
+        self.state = ClusterState(self.engine, self._mark, kinds)
         self.ready = asyncio.Event()
         self._cluster = cluster
         self._clock = clock
@@ -65,9 +68,9 @@ class Controller:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._decided = DecisionWriter(cluster, self.state, self._recorder, self._observe, clock, self._wake.set)
-        self._running: set[Subject] = set()  # being reconciled
-        self._again: set[Subject] = set()  # … and those of them that want another look
-        self._marked_early: set[Subject] = set()  # marked before all was listed
+        self._running: set[OwnerKey] = set()  # being reconciled
+        self._again: set[OwnerKey] = set()  # … and those of them that want another look
+        self._marked_early: set[OwnerKey] = set()  # marked before all was listed
 
     async def run(self) -> None:
         """Lists, then watches, decides and writes until cancelled; all tasks it started end with it."""
@@ -87,8 +90,8 @@ class Controller:
             log.info("listed %s", ", ".join(f"{len(i.store)} {r.plural}" for r, i in self._informers.items()))
             self.ready.set()
             self._wake.set()
-            for subject in self._marked_early:
-                self._mark(*subject)
+            for owner in self._marked_early:
+                self._mark(owner)
             self._marked_early.clear()
             await asyncio.gather(self._cycles(), self._recorder.run(), self._status.run())
         finally:
@@ -172,11 +175,10 @@ class Controller:
                 # Our clock need not go at the pace of the loop's.
                 await asyncio.wait_for(self._wake.wait(), None if due is None else _LOOK_AT_CLOCK)
 
-    # --- Jobs, and Workloads without one
+    # --- owners: jobs, and Workloads that none owns
 
-    def _mark(self, resource: Resource[Any], key: Key) -> None:
+    def _mark(self, subject: OwnerKey) -> None:
         """This one wants a look. One look at a time for each; what happens meanwhile asks for another."""
-        subject = (resource, key)
         if not self.ready.is_set():
             self._marked_early.add(subject)
         elif subject in self._running:
@@ -185,15 +187,19 @@ class Controller:
             self._running.add(subject)
             self._spawn(self._reconcile(subject))
 
-    async def _reconcile(self, subject: Subject) -> None:
+    async def _reconcile(self, subject: OwnerKey) -> None:
         delay = RETRY_FIRST
         what = f"{subject[0].kind} {'/'.join(subject[1])}"
         try:
             while True:
                 self._again.discard(subject)
                 try:
-                    for step in await self._steps(*subject):
-                        await self._do(subject, step)
+                    following = await self._next_steps(subject)
+                    for action in following.actions:
+                        await self._do(subject, action)
+                    if following.look_again is not None:
+                        wait = (following.look_again - self._clock()).total_seconds()
+                        asyncio.get_running_loop().call_later(max(0.0, wait), self._mark, subject)
                     delay = RETRY_FIRST
                 except ApiError as error:
                     log.info("%s: %s", what, error)
@@ -213,32 +219,31 @@ class Controller:
             self._running.discard(subject)
             self._again.discard(subject)
 
-    async def _steps(self, resource: Resource[Any], key: Key) -> Sequence[Step]:
-        if resource is WORKLOADS:
-            return reconcile.steps_without_job(self.state.view_of_workload(key), self._clock())
-        if key in self.state.possibly_deleted and not await self._is_there(key):
-            return []  # the watch will bring its end
-        return reconcile.next_steps(self.state.view(key), self._clock())
+    async def _next_steps(self, subject: OwnerKey) -> Next:
+        if subject in self.state.possibly_deleted and not await self._is_there(subject):
+            return Next()  # the watch will bring its end
+        return self.state.next_steps(subject, self._clock())
 
-    async def _is_there(self, key: Key) -> bool:
-        """Asks for a Job of which it is not certain: a Workload made for one that is gone would be deleted again."""
+    async def _is_there(self, subject: OwnerKey) -> bool:
+        """Asks for a job of which it is not certain: a Workload made for one that is gone would be deleted again."""
+        resource, (namespace, name) = subject
         try:
-            self._observe(JOBS, await self._cluster.get(JOBS, key[1], key[0]))
+            self._observe(resource, await self._cluster.get(resource, name, namespace))
         except NotFound:
             return False
-        self.state.possibly_deleted.discard(key)
+        self.state.possibly_deleted.discard(subject)
         return True
 
-    async def _do(self, subject: Subject, step: Step) -> None:
+    async def _do(self, subject: OwnerKey, action: Action) -> None:
         try:
-            await self._executor.do(step)
+            await self._executor.do(action)
         except Invalid as error:
-            # It can never succeed as it stands; the next change of the Job brings another look.
+            # It can never succeed as it stands; the next change of the owner brings another look.
             self._refused(subject, error)
-            if isinstance(step, PatchJob) and step.starts is not None:
-                await self._executor.do(reconcile.failed_to_start(step.starts, error.message, self._clock()))
+            if isinstance(action, PatchObject) and action.starts is not None:
+                await self._executor.do(reconcile.failed_to_start(action.starts, error.message, self._clock()))
 
-    def _refused(self, subject: Subject, error: ApiError) -> None:
+    def _refused(self, subject: OwnerKey, error: ApiError) -> None:
         resource, key = subject
         log.warning("%s %s/%s: the API server refuses a write: %s", resource.kind, *key, error)
         found = self._stored(resource, key)

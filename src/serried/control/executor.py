@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 from serried.api import names
-from serried.api.batch import Job
 from serried.api.meta import Object
-from serried.api.resources import COSCHEDULING_POD_GROUPS, JOBS, PODS, WORKLOADS, Resource
+from serried.api.resources import COSCHEDULING_POD_GROUPS, PODS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
 from serried.control.events import Recorder
 from serried.gang.plan import Move
 from serried.lifecycle.actions import (
+    Action,
     CreatePodGroup,
     CreateWorkload,
     DeleteWorkload,
-    PatchJob,
+    PatchObject,
     PatchWorkload,
     Place,
-    Step,
+    Subject,
     Warn,
 )
 
@@ -34,7 +34,7 @@ Observe = Callable[[Resource[Any], Any], None]
 
 
 class Executor:
-    """Carries out steps. What the server answers is shown to the informers at once, before the watch brings it."""
+    """Carries out actions. What the server answers is shown to the informers at once, before the watch brings it."""
 
     def __init__(
         self, cluster: Cluster, recorder: Recorder, observe: Observe, node_of: Callable[[str], str | None]
@@ -44,56 +44,57 @@ class Executor:
         self._observe = observe
         self._node_of = node_of
 
-    async def do(self, step: Step) -> None:
-        """Carries out one step. Raises `ApiError` when the server refuses; an object that is gone is no failure."""
+    async def do(self, action: Action) -> None:
+        """Carries out one action. Raises `ApiError` when the server refuses; an object that is gone is no failure."""
         try:
-            await self._do(step)
+            await self._do(action)
         except NotFound as error:
-            if isinstance(step, CreateWorkload | CreatePodGroup):
+            if isinstance(action, CreateWorkload | CreatePodGroup):
                 raise  # its namespace is about to go, or its kind is not served for a moment
-            log.debug("%s: gone meanwhile (%s)", type(step).__name__, error)
+            log.debug("%s: gone meanwhile (%s)", type(action).__name__, error)
 
-    async def _do(self, step: Step) -> None:
-        match step:
-            case PatchJob():
-                await self._patch(JOBS, step.job, step.patch, "status" if step.status else "")
-                if step.event is not None:
-                    self._recorder.event(JOBS, step.job, *step.event)
+    async def _do(self, action: Action) -> None:
+        match action:
+            case PatchObject(Subject(resource, obj)):
+                await self._patch(resource, obj, action.patch, "status" if action.status else "")
+                if action.event is not None:
+                    self._recorder.event(resource, obj, *action.event)
             case CreateWorkload():
-                await self._create_workload(step)
+                await self._create_workload(action)
             case PatchWorkload():
-                await self._patch(WORKLOADS, step.workload, step.patch, "status" if step.status else "")
-                if step.event is not None:
-                    self._recorder.event(WORKLOADS, step.workload, *step.event)
+                await self._patch(WORKLOADS, action.workload, action.patch, "status" if action.status else "")
+                if action.event is not None:
+                    self._recorder.event(WORKLOADS, action.workload, *action.event)
             case DeleteWorkload():
-                meta = step.workload.metadata
+                meta = action.workload.metadata
                 await self._cluster.delete(WORKLOADS, meta.name, meta.namespace, uid=meta.uid)
-                self._recorder.event(WORKLOADS, step.workload, "DeletedWorkload", f"Deleted: {step.why}")
+                self._recorder.event(WORKLOADS, action.workload, "DeletedWorkload", f"Deleted: {action.why}")
             case CreatePodGroup():
-                group = step.pod_group
+                group = action.pod_group
                 made = await self._cluster.create(COSCHEDULING_POD_GROUPS, group, group.metadata.namespace)
                 self._observe(COSCHEDULING_POD_GROUPS, made)
             case Place():
-                await self._place(step)
+                await self._place(action)
             case Warn():
-                resource: Resource[Any] = JOBS if isinstance(step.about, Job) else WORKLOADS
-                self._recorder.event(resource, step.about, step.reason, step.message, warning=True)
+                about = action.about
+                self._recorder.event(about.resource, about.object, action.reason, action.message, warning=True)
 
-    async def _create_workload(self, step: CreateWorkload) -> None:
-        namespace = step.workload.metadata.namespace
-        made = await self._cluster.create(WORKLOADS, step.workload, namespace)
+    async def _create_workload(self, action: CreateWorkload) -> None:
+        namespace = action.workload.metadata.namespace
+        made = await self._cluster.create(WORKLOADS, action.workload, namespace)
         self._observe(WORKLOADS, made)
-        self._recorder.event(JOBS, step.job, "CreatedWorkload", f"Created Workload: {namespace}/{made.metadata.name}")
+        owner, text = action.owner, f"Created Workload: {namespace}/{made.metadata.name}"
+        self._recorder.event(owner.resource, owner.object, "CreatedWorkload", text)
 
-    async def _place(self, step: Place) -> None:
-        """All bindings of the gang at once. Those that fail are tried again by the next step, if they still should."""
-        step.gang.in_flight.update(m.uid for m in step.moves)
-        namespace = step.workload.metadata.namespace
-        results = await asyncio.gather(*(self._move(namespace, m) for m in step.moves), return_exceptions=True)
+    async def _place(self, action: Place) -> None:
+        """All bindings of the gang at once. Those that fail are tried again by the next look, if they still should."""
+        action.gang.in_flight.update(m.uid for m in action.moves)
+        namespace = action.workload.metadata.namespace
+        results = await asyncio.gather(*(self._move(namespace, m) for m in action.moves), return_exceptions=True)
         failures: list[ApiError] = []
-        for move, result in zip(step.moves, results, strict=True):
+        for move, result in zip(action.moves, results, strict=True):
             if isinstance(result, BaseException):
-                step.gang.in_flight.discard(move.uid)
+                action.gang.in_flight.discard(move.uid)
                 if not isinstance(result, ApiError):
                     raise result
                 if not isinstance(result, NotFound):

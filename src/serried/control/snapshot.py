@@ -18,7 +18,7 @@ async def read(cluster: Cluster, config: Configuration) -> ClusterState:
     Raises `NotServed` when there are not even Workloads.
     """
     engine = Engine(config.place_options(), config.options())
-    state = ClusterState(engine, mark=lambda _: None, mark_workload=lambda _: None)
+    state = ClusterState(engine, mark=lambda _: None)
     for resource, change in state.feeds():
         try:
             listing = await cluster.list(resource)

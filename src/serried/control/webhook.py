@@ -1,6 +1,6 @@
-"""The mutating webhook for Jobs: suspended from the start, and theirs to bind who binds them.
+"""The mutating webhook for jobs: suspended from the start, and Serried's to bind.
 
-It saves a Job that has a queue from running for a moment before it is queued, and it is the only moment at which
+It saves a job that has a queue from running for a moment before it is queued, and it is the only moment at which
 `schedulerName` can be set. Without it everything works too, the reconciler then suspends and kube-scheduler binds.
 """
 
@@ -11,10 +11,11 @@ import ipaddress
 import logging
 import ssl
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from serried.api import names
 from serried.api.resources import MUTATING_WEBHOOKS
 from serried.cluster.protocol import AlreadyExists, Cluster
 from serried.control.config import ConfigurationError, Webhook
-from serried.jobs import job as jobs
+from serried.jobs import KINDS
+from serried.jobs.kind import Addition, JobKind
 
 log = logging.getLogger(__name__)
 
 NAME = "serried"
-PATH = "/mutate-batch-v1-job"
 _LIFETIME = timedelta(days=365)
 
 
@@ -48,14 +49,27 @@ class _Review(msgspec.Struct):
     request: _Request
 
 
-def review(body: bytes, *, bind: bool) -> dict[str, Any]:
+def path(kind: JobKind[Any]) -> str:
+    """Where the API server sends jobs of this kind: /mutate-batch-v1-job, as other webhooks name theirs."""
+    resource = kind.resource
+    return f"/mutate-{resource.group.replace('.', '-')}-{resource.version}-{resource.kind.lower()}"
+
+
+def review(body: bytes, kind: JobKind[Any], *, bind: bool) -> dict[str, Any]:
     """The answer to an AdmissionReview. Raises `msgspec.MsgspecError` when the body is none."""
     request = msgspec.json.decode(body, type=_Review).request
     response: dict[str, Any] = {"uid": request.uid, "allowed": True}
-    operations = jobs.mutate(request.object, bind=bind) if request.operation == "CREATE" else []
-    if operations:
+    additions = kind.admit(request.object, bind=bind) if request.operation == "CREATE" else []
+    if additions:
+        operations = [_operation(addition) for addition in additions]
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+
+def _operation(addition: Addition) -> dict[str, Any]:
+    """As an operation of a JSON patch."""
+    parts = [str(part).replace("~", "~0").replace("/", "~1") for part in addition.path]
+    return {"op": "add", "path": "".join(f"/{part}" for part in parts), "value": addition.value}
 
 
 @dataclass(frozen=True)
@@ -107,10 +121,12 @@ def _general_name(host: str) -> x509.GeneralName:
 
 
 @asynccontextmanager
-async def serve(cluster: Cluster, config: Webhook, *, bind: bool) -> AsyncIterator[int]:
+async def serve(
+    cluster: Cluster, config: Webhook, *, bind: bool, kinds: Sequence[JobKind[Any]] = KINDS
+) -> AsyncIterator[int]:
     """Serves the webhook and registers it with the API server; yields the port. Serving ends with the context.
 
-    The registration stays: with `failurePolicy: Ignore` Jobs pass while nobody answers.
+    The registration stays: with `failurePolicy: Ignore` jobs pass while nobody answers.
 
     Raises `ConfigurationError` when the certificate cannot be used or the address not be listened on.
     """
@@ -127,15 +143,16 @@ async def serve(cluster: Cluster, config: Webhook, *, bind: bool) -> AsyncIterat
             f"webhook.certDir {config.cert_dir}: {error}; it must hold tls.crt, tls.key and ca.crt, as PEM"
         ) from error
 
-    async def handle(request: web.Request) -> web.Response:
+    async def handle(kind: JobKind[Any], request: web.Request) -> web.Response:
         try:
-            answer = review(await request.read(), bind=bind)
+            answer = review(await request.read(), kind, bind=bind)
         except msgspec.MsgspecError as error:
             return web.Response(status=400, text=f"not an AdmissionReview: {error}")
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     app = web.Application(client_max_size=16 << 20)
-    app.router.add_post(PATH, handle)
+    for kind in kinds:
+        app.router.add_post(path(kind), partial(handle, kind))
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -146,38 +163,45 @@ async def serve(cluster: Cluster, config: Webhook, *, bind: bool) -> AsyncIterat
                 f"webhook.host and webhook.port: cannot listen on {config.host}:{config.port}: {error.strerror}"
             ) from error
         port: int = runner.addresses[0][1]
-        await _register(cluster, registration(config, certificate.authority, f"https://{local}:{port}"))
-        log.info("webhook for Jobs on port %d", port)
+        await _register(cluster, registration(config, certificate.authority, f"https://{local}:{port}", kinds))
+        log.info("webhook for jobs on port %d", port)
         yield port
     finally:
         await runner.cleanup()
 
 
-def registration(config: Webhook, authority: bytes, here: str) -> dict[str, Any]:
-    """The MutatingWebhookConfiguration: Jobs that name a queue, at their creation."""
-    client: dict[str, Any] = {"caBundle": base64.b64encode(authority).decode()}
-    if config.service:
-        client["service"] = {"name": config.service, "namespace": config.namespace, "path": PATH}
-    else:
-        client["url"] = (config.url.rstrip("/") or here) + PATH
+def registration(config: Webhook, authority: bytes, here: str, kinds: Sequence[JobKind[Any]]) -> dict[str, Any]:
+    """The MutatingWebhookConfiguration: jobs that name a queue, at their creation."""
     return {
         "apiVersion": MUTATING_WEBHOOKS.api_version,
         "kind": MUTATING_WEBHOOKS.kind,
         "metadata": {"name": NAME},
-        "webhooks": [
-            {
-                "name": "job.serried.io",
-                "admissionReviewVersions": ["v1"],
-                "sideEffects": "None",
-                "failurePolicy": config.failure_policy,
-                "timeoutSeconds": 5,
-                "clientConfig": client,
-                "rules": [
-                    {"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"], "operations": ["CREATE"]}
-                ],
-                "objectSelector": {"matchExpressions": [{"key": names.QUEUE_NAME, "operator": "Exists"}]},
-            }
-        ],
+        "webhooks": [_registered(config, authority, here, kind) for kind in kinds],
+    }
+
+
+def _registered(config: Webhook, authority: bytes, here: str, kind: JobKind[Any]) -> dict[str, Any]:
+    resource = kind.resource
+    client: dict[str, Any] = {"caBundle": base64.b64encode(authority).decode()}
+    if config.service:
+        client["service"] = {"name": config.service, "namespace": config.namespace, "path": path(kind)}
+    else:
+        client["url"] = (config.url.rstrip("/") or here) + path(kind)
+    rule = {
+        "apiGroups": [resource.group],
+        "apiVersions": [resource.version],
+        "resources": [resource.plural],
+        "operations": ["CREATE"],
+    }
+    return {
+        "name": f"{resource.kind.lower()}.serried.io",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "failurePolicy": config.failure_policy,
+        "timeoutSeconds": 5,
+        "clientConfig": client,
+        "rules": [rule],
+        "objectSelector": {"matchExpressions": [{"key": names.QUEUE_NAME, "operator": "Exists"}]},
     }
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from serried.api.resources import JOBS, Resource
-from serried.jobs import job as jobs
+from serried.api.resources import Resource
+from serried.jobs import KINDS
 
 
 def mutate(resource: Resource[Any], operation: str, obj: dict[str, Any]) -> None:
     """What the webhook does to an object at its creation, in place; the pods are Serried's to bind."""
-    for change in jobs.mutate(obj, bind=True) if resource is JOBS and operation == "CREATE" else ():
-        *path, last = change["path"].removeprefix("/").split("/")
-        holder = obj
-        for name in path:
-            holder = holder[name]
-        holder[last] = change["value"]
+    kind = next((kind for kind in KINDS if kind.resource is resource), None)
+    for (*path, last), value in kind.admit(obj, bind=True) if kind is not None and operation == "CREATE" else ():
+        holder: Any = obj
+        for part in path:
+            holder = holder[part]
+        holder[last] = value

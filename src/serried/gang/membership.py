@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from serried.api import names
 from serried.api.core import Pod
@@ -40,7 +41,7 @@ class Member:
     name: str
     uid: str
     pod_set: str
-    #: completion index, or None for pods without one
+    #: index within its pod set, or None for pods without one
     rank: int | None
     stage: Stage
     #: the node it is bound to; of a released pod the value of kubernetes.io/hostname it is steered to; or ""
@@ -107,19 +108,32 @@ class Gang:
         return iter(self.members.values())
 
 
-def workload_of(pod: Pod) -> Key | None:
-    """The Workload whose gang this pod belongs to."""
+#: One way to tell to which gang a pod belongs: the key of its Workload, or None.
+GroupOf = Callable[[Pod], Key | None]
+
+
+def annotated_workload(pod: Pod) -> Key | None:
+    """The Workload that the pod names in the annotation kueue.x-k8s.io/workload, as a start makes it do."""
     name = pod.metadata.annotations.get(names.WORKLOAD)
     return (pod.metadata.namespace, name) if name else None
 
 
-def member(pod: Pod) -> Member:
-    """What a gang needs to know of a pod."""
+#: All ways to tell, in the order in which they are tried.
+GROUPS: Final[tuple[GroupOf, ...]] = (annotated_workload,)
+
+
+def workload_of(pod: Pod) -> Key | None:
+    """The Workload whose gang this pod belongs to."""
+    return next((key for group_of in GROUPS if (key := group_of(pod)) is not None), None)
+
+
+def member(pod: Pod, rank: int | None) -> Member:
+    """What a gang needs to know of a pod. `rank`: its index within its pod set, as its kind of job numbers them."""
     return Member(
         name=pod.metadata.name,
         uid=pod.metadata.uid,
         pod_set=pod.metadata.labels.get(names.POD_SET, ""),
-        rank=_rank(pod),
+        rank=rank,
         stage=_stage(pod),
         node=pod.spec.node_name or pod.spec.node_selector.get(names.HOSTNAME, ""),
         gates=tuple(g.name for g in pod.spec.scheduling_gates),
@@ -127,7 +141,8 @@ def member(pod: Pod) -> Member:
     )
 
 
-def _rank(pod: Pod) -> int | None:
+def completion_index(pod: Pod) -> int | None:
+    """The rank of a pod of an Indexed Job, also where the Workload is not this Job's own."""
     text = pod.metadata.annotations.get(names.COMPLETION_INDEX) or pod.metadata.labels.get(names.COMPLETION_INDEX)
     return int(text) if text and text.isascii() and text.isdecimal() and len(text) < 10 else None
 

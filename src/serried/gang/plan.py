@@ -155,7 +155,7 @@ def _stands_at(member: Member, plan: PodSetPlan, place: int, node_of: Callable[[
 def closed_places(
     gang: Gang,
     plans: Mapping[str, PodSetPlan],
-    is_schedulable: Callable[[tuple[str, ...], Values], bool],
+    is_schedulable: Callable[[str, tuple[str, ...], Values], bool],
     node_of: Callable[[str], str | None],
     *,
     every: bool,
@@ -163,16 +163,19 @@ def closed_places(
     """The places of the plan that nobody can take any more although somebody is to: each once, by rank.
 
     With `every`, before the start, all places count; afterwards those of members that wait, and the hosts that
-    kube-scheduler was told to bind members to and has not yet.
+    kube-scheduler was told to bind members to and has not yet. `is_schedulable`: (pod set, levels, values) → whether
+    its pods can still go there.
     """
     closed: dict[Values, None] = {}
     if gang.counts[Stage.RELEASED]:
-        steered = {m.node: None for m in gang if m.stage is Stage.RELEASED and not m.deleting and m.node}
-        closed.update(((host,), None) for host in steered if not is_schedulable((names.HOSTNAME,), (host,)))
+        steered = {(m.pod_set, m.node): None for m in gang if m.stage is Stage.RELEASED and not m.deleting and m.node}
+        closed.update(
+            ((host,), None) for pod_set, host in steered if not is_schedulable(pod_set, (names.HOSTNAME,), (host,))
+        )
     for plan in plans.values():
         wanted = set(range(len(plan.places))) if every else _awaited(gang, plan, node_of)
         distinct = dict.fromkeys(plan.places[p] for p in sorted(wanted))
-        closed.update((values, None) for values in distinct if not is_schedulable(plan.levels, values))
+        closed.update((values, None) for values in distinct if not is_schedulable(plan.pod_set, plan.levels, values))
     return list(closed)
 
 

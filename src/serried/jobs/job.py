@@ -1,64 +1,125 @@
-"""batch/v1 Job: how it becomes pod sets, and how it is started and stopped."""
+"""batch/v1 Job."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeGuard
-
-import msgspec
+from datetime import datetime
+from typing import Any
 
 from serried.api import names
 from serried.api.batch import Job
-from serried.api.core import PodTemplateMeta, PodTemplateSpec
+from serried.api.core import Pod
 from serried.api.kueue import PodSet
-from serried.api.meta import OwnerReference, condition_is
+from serried.api.meta import condition_is
 from serried.api.problem import Problem
 from serried.api.resources import JOBS
+from serried.gang.membership import Gang, Stage, completion_index
+from serried.jobs import template
+from serried.jobs.kind import Addition, JobKind, Json, Membership, NotYet, Outcome, Patch, queue_name
 from serried.jobs.podset import PodSetStart, topology_request
 
-KIND = "Job"
 POD_SET_NAME = "main"
 
-#: On a started Job: what the start added to its template, so that the next start takes it off again.
-INJECTED = "serried.io/injected"
+
+class BatchJob(JobKind[Job]):
+    """batch/v1 Job: one pod set, `main`; ranks are completion indexes."""
+
+    resource = JOBS
+
+    def is_managed(self, job: Job) -> bool:
+        return bool(queue_name(job)) and job.spec.managed_by in ("", "kubernetes.io/job-controller")
+
+    def priority_class(self, job: Job) -> tuple[str, str]:
+        return "spec.template.spec.priorityClassName", job.spec.template.spec.priority_class_name
+
+    def pod_sets(self, job: Job) -> tuple[list[PodSet], list[Problem]]:
+        author = template.original(job.spec.template, template.read_injected(job).get(POD_SET_NAME))
+        index_label = names.COMPLETION_INDEX if job.spec.completion_mode == "Indexed" else None
+        request, problems = topology_request(
+            author.metadata.annotations, "spec.template.metadata.annotations", index_label
+        )
+        pod_set = PodSet(name=POD_SET_NAME, template=author, count=_pod_count(job), topology_request=request)
+        text = job.metadata.annotations.get(names.MIN_PARALLELISM)
+        if text is not None:
+            least = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+            if 1 <= least <= pod_set.count:
+                pod_set.min_count = least if least < pod_set.count else None
+            else:
+                field = f"metadata.annotations[{names.MIN_PARALLELISM}]"
+                allowed = f"a whole number from 1 to {pod_set.count}, its parallelism"
+                problems.append(Problem(field, repr(text), allowed))
+        return [pod_set], problems
+
+    def is_suspended(self, job: Job) -> bool:
+        return job.spec.suspend
+
+    def suspend(self, job: Job) -> Patch:
+        return Patch({"metadata": {"resourceVersion": job.metadata.resource_version}, "spec": {"suspend": True}})
+
+    def before_start(self, job: Job, now: datetime) -> Patch | NotYet | None:
+        """It has to have come to rest, so that no pod of an earlier run is left when it starts.
+
+        One that was suspended from its creation (generation 1) never ran. Of any other the Job controller has to say
+        that it knows: a Job that is resumed before the controller has seen it suspended keeps the pods it has.
+        """
+        if job.metadata.generation == 1 and job.status.start_time is None:
+            return None
+        if not condition_is(job.status.conditions, "Suspended") or job.status.active:
+            return NotYet()
+        if job.status.start_time is not None:
+            # The API server lets a template change only before the start; the start follows when this is seen.
+            return Patch({"status": {"startTime": None}}, status=True)
+        return None
+
+    def start(self, job: Job, starts: Mapping[str, PodSetStart], counts: Mapping[str, int]) -> Patch:
+        """Fewer pods than it asked for are its parallelism from now on."""
+        last = template.read_injected(job).get(POD_SET_NAME)
+        patch, injected = template.injection(job.spec.template, last, starts[POD_SET_NAME])
+        count, parallelism = counts[POD_SET_NAME], _parallelism(job)
+        if count < _pod_count(job):
+            injected.count = (parallelism, count)
+            parallelism = count
+        return Patch(
+            {
+                "metadata": {
+                    "resourceVersion": job.metadata.resource_version,
+                    "annotations": template.note({POD_SET_NAME: injected}),
+                },
+                "spec": {"suspend": False, "parallelism": parallelism, "template": patch},
+            }
+        )
+
+    def outcome(self, job: Job, gang: Gang) -> Outcome | None:
+        """The Job controller may take a second to say so; that all pods have succeeded says it, too."""
+        for condition in job.status.conditions:
+            if condition.status == "True" and condition.type in ("Complete", "Failed"):
+                return Outcome(condition.type == "Complete", condition.message)
+        completions = job.spec.completions
+        if job.spec.suspend or not completions or gang.counts[Stage.SUCCEEDED] < completions:
+            # Of a suspended Job, pods that succeed on their way out may count for nothing: only the Job itself knows.
+            return None
+        succeeded = [m for m in gang if m.stage is Stage.SUCCEEDED]
+        if job.spec.completion_mode == "Indexed" and len({m.rank for m in succeeded}) < completions:
+            return None
+        return Outcome(True)
+
+    def member(self, pod: Pod) -> Membership | None:
+        owner = pod.metadata.controller
+        if owner is None or (owner.kind, owner.api_version) != (JOBS.kind, JOBS.api_version):
+            return None
+        return Membership(owner.name, completion_index(pod))
+
+    def admit(self, raw: Json, *, bind: bool) -> list[Addition]:
+        spec, pod_spec = _within(raw, "spec"), _within(raw, "spec", "template", "spec")
+        if not (_within(raw, "metadata", "labels") or {}).get(names.QUEUE_NAME) or spec is None or pod_spec is None:
+            return []
+        additions = [] if spec.get("suspend") else [Addition(("spec", "suspend"), True)]
+        if bind and pod_spec.get("schedulerName", "") in ("", "default-scheduler"):
+            additions.append(Addition(("spec", "template", "spec", "schedulerName"), names.SCHEDULER_NAME))
+        return additions
 
 
-class _Injected(msgspec.Struct, rename="camel", omit_defaults=True):
-    labels: list[str] = []
-    annotations: list[str] = []
-    node_selector: list[str] = []
-    tolerations: int = 0
-    gates: list[str] = []
-    #: parallelism as its author wrote it and as it was admitted, where that is less
-    parallelism: tuple[int, int] | None = None
-
-
-def is_managed(job: Job) -> bool:
-    """Whether this Job is ours to queue: it names a queue and no other controller runs it."""
-    return bool(job.metadata.labels.get(names.QUEUE_NAME)) and job.spec.managed_by in (
-        "",
-        "kubernetes.io/job-controller",
-    )
-
-
-def is_owner(owner: OwnerReference | None) -> TypeGuard[OwnerReference]:
-    """Whether this owner is a batch/v1 Job: other APIs have a kind of that name, too."""
-    return owner is not None and (owner.kind, owner.api_version) == (KIND, JOBS.api_version)
-
-
-def queue_name(job: Job) -> str:
-    return job.metadata.labels.get(names.QUEUE_NAME, "")
-
-
-def finished(job: Job) -> tuple[bool, str] | None:
-    """None while it runs; afterwards whether it succeeded, and the Job's own message."""
-    for condition in job.status.conditions:
-        if condition.status == "True" and condition.type in ("Complete", "Failed"):
-            return condition.type == "Complete", condition.message
-    return None
-
-
-def pod_count(job: Job) -> int:
+def _pod_count(job: Job) -> int:
     """Pods that its author wants to run at the same time: `parallelism`, or `completions` where that is less."""
     parallelism = _parallelism(job)
     return parallelism if job.spec.completions is None else min(parallelism, job.spec.completions)
@@ -67,134 +128,10 @@ def pod_count(job: Job) -> int:
 def _parallelism(job: Job) -> int:
     """As its author wrote it, also where a start with fewer pods has changed it since."""
     now = 1 if job.spec.parallelism is None else job.spec.parallelism
-    injected = _injected(job)
-    if injected is not None and injected.parallelism is not None and injected.parallelism[1] == now:
-        return injected.parallelism[0]
+    injected = template.read_injected(job).get(POD_SET_NAME)
+    if injected is not None and injected.count is not None and injected.count[1] == now:
+        return injected.count[0]
     return now
-
-
-def pod_sets(job: Job) -> tuple[list[PodSet], list[Problem]]:
-    """The one pod set of a Job, and what in its annotations cannot be read."""
-    template = original_template(job)
-    index_label = names.COMPLETION_INDEX if job.spec.completion_mode == "Indexed" else None
-    request, problems = topology_request(
-        template.metadata.annotations, "spec.template.metadata.annotations", index_label
-    )
-    pod_set = PodSet(name=POD_SET_NAME, template=template, count=pod_count(job), topology_request=request)
-    text = job.metadata.annotations.get(names.MIN_PARALLELISM)
-    if text is not None:
-        least = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
-        if 1 <= least <= pod_set.count:
-            pod_set.min_count = least if least < pod_set.count else None
-        else:
-            field = f"metadata.annotations[{names.MIN_PARALLELISM}]"
-            problems.append(Problem(field, repr(text), f"a whole number from 1 to {pod_set.count}, its parallelism"))
-    return [pod_set], problems
-
-
-def original_template(job: Job) -> PodTemplateSpec:
-    """The template as its author wrote it: without what a start of ours has added."""
-    template = job.spec.template
-    injected = _injected(job)
-    if injected is None:
-        return template
-    spec = msgspec.structs.replace(
-        template.spec,
-        node_selector=_without(template.spec.node_selector, injected.node_selector),
-        tolerations=template.spec.tolerations[: len(template.spec.tolerations) - injected.tolerations],
-        scheduling_gates=[g for g in template.spec.scheduling_gates if g.name not in injected.gates],
-    )
-    metadata = PodTemplateMeta(
-        labels=_without(template.metadata.labels, injected.labels),
-        annotations=_without(template.metadata.annotations, injected.annotations),
-    )
-    return PodTemplateSpec(metadata=metadata, spec=spec)
-
-
-def _injected(job: Job) -> _Injected | None:
-    """What the last start added; None: nothing, or its note was edited, and the Job is taken as it stands."""
-    text = job.metadata.annotations.get(INJECTED)
-    try:
-        return None if text is None else msgspec.json.decode(text, type=_Injected)
-    except msgspec.MsgspecError:
-        return None
-
-
-def may_start(job: Job) -> bool:
-    """Whether a suspended Job has come to rest, so that no pod of an earlier run is left when it starts.
-
-    One that was suspended from its creation (generation 1) never ran. Of any other the Job controller has to say that
-    it knows: a Job that is resumed before the controller has seen it suspended keeps the pods it has.
-    """
-    if job.metadata.generation == 1 and job.status.start_time is None:
-        return True
-    return condition_is(job.status.conditions, "Suspended") and not job.status.active
-
-
-def start_patch(job: Job, start: PodSetStart, count: int) -> dict[str, Any]:
-    """The merge patch that starts a suspended Job: its template with all that `start` adds, and `suspend: false`.
-
-    `count` pods were admitted; where these are fewer than it asked for, that is its parallelism from now on.
-    A node selector that the author set himself is kept. Carries the resourceVersion it was computed from.
-    """
-    template, original = job.spec.template, original_template(job)
-    # Fewer pods than it asked for, or as its author wrote it after an earlier start with fewer.
-    parallelism = count if count < pod_count(job) else _parallelism(job)
-    labels, annotations = original.metadata.labels, original.metadata.annotations
-    selector, tolerations = original.spec.node_selector, original.spec.tolerations
-    added_tolerations = [t for t in start.tolerations if t not in tolerations]
-    gates = [g.name for g in original.spec.scheduling_gates]
-    injected = _Injected(
-        labels=[k for k in start.labels if k not in labels],
-        annotations=[k for k in start.annotations if k not in annotations],
-        node_selector=[k for k in start.node_selector if k not in selector],
-        tolerations=len(added_tolerations),
-        gates=[g for g in start.scheduling_gates if g not in gates],
-        parallelism=(_parallelism(job), count) if count < pod_count(job) else None,
-    )
-    return {
-        "metadata": {
-            "resourceVersion": job.metadata.resource_version,
-            "annotations": {INJECTED: msgspec.json.encode(injected).decode()},
-        },
-        "spec": {
-            "suspend": False,
-            "parallelism": parallelism,
-            "template": {
-                "metadata": {
-                    "labels": _merge(template.metadata.labels, {**labels, **start.labels}),
-                    "annotations": _merge(template.metadata.annotations, {**annotations, **start.annotations}),
-                },
-                "spec": {
-                    "nodeSelector": _merge(template.spec.node_selector, {**start.node_selector, **selector}),
-                    "tolerations": msgspec.to_builtins([*tolerations, *added_tolerations]) or None,
-                    "schedulingGates": [{"name": g} for g in [*gates, *injected.gates]] or None,
-                },
-            },
-        },
-    }
-
-
-def stop_patch(job: Job) -> dict[str, Any]:
-    """The merge patch that suspends a Job; the Job controller then deletes its pods."""
-    return {"metadata": {"resourceVersion": job.metadata.resource_version}, "spec": {"suspend": True}}
-
-
-def mutate(job: dict[str, Any], *, bind: bool) -> list[dict[str, Any]]:
-    """What the webhook does to a Job at its creation, as JSON patch operations; none for Jobs without a queue.
-
-    A Job with a queue starts suspended. With `bind`, pods that would go to the default scheduler are Serried's to bind.
-    """
-    spec, pod_spec = _within(job, "spec"), _within(job, "spec", "template", "spec")
-    if not (_within(job, "metadata", "labels") or {}).get(names.QUEUE_NAME) or spec is None or pod_spec is None:
-        return []
-    operations: list[dict[str, Any]] = []
-    if not spec.get("suspend"):
-        operations.append({"op": "add", "path": "/spec/suspend", "value": True})
-    scheduler = pod_spec.get("schedulerName", "")
-    if bind and scheduler in ("", "default-scheduler"):
-        operations.append({"op": "add", "path": "/spec/template/spec/schedulerName", "value": names.SCHEDULER_NAME})
-    return operations
 
 
 def _within(obj: Any, *path: str) -> dict[str, Any] | None:
@@ -202,12 +139,3 @@ def _within(obj: Any, *path: str) -> dict[str, Any] | None:
     for key in path:
         obj = obj.get(key) if isinstance(obj, dict) else None
     return obj if isinstance(obj, dict) else None
-
-
-def _without(mapping: Mapping[str, str], keys: list[str]) -> dict[str, str]:
-    return {k: v for k, v in mapping.items() if k not in keys}
-
-
-def _merge(now: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """The merge patch that turns the mapping `now` into `wanted`."""
-    return {**{k: None for k in now if k not in wanted}, **wanted}

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from serried.api import names
 from serried.api.core import PodTemplateSpec, Toleration
-from serried.api.kueue import (
-    Admission,
-    AdmissionCheckState,
-    PodSetAssignment,
-    PodSetTopologyRequest,
-    ResourceFlavor,
-    SliceConstraint,
-)
+from serried.api.kueue import PodSetAssignment, PodSetTopologyRequest, ResourceFlavor, SliceConstraint, Workload
 from serried.api.problem import Problem
 
 _LABEL_LIMIT = 63  # characters of a label's value
@@ -95,13 +88,10 @@ class PodSetStart(msgspec.Struct, kw_only=True):
 
 
 def pod_set_start(
-    workload: str,
-    queue: str,
-    admission: Admission,
+    workload: Workload,
     assignment: PodSetAssignment,
-    flavors: Mapping[str, ResourceFlavor],
     template: PodTemplateSpec,
-    checks: Sequence[AdmissionCheckState] = (),
+    flavor_of: Callable[[str], ResourceFlavor | None],
 ) -> PodSetStart:
     """What the pods of an admitted pod set carry: whose they are, their flavor's nodes, and the topology gate.
 
@@ -111,20 +101,22 @@ def pod_set_start(
     start = PodSetStart(
         labels={
             names.POD_SET: assignment.name,
-            names.LOCAL_QUEUE_NAME: queue,
+            names.LOCAL_QUEUE_NAME: workload.spec.queue_name,
             names.MANAGED: "true",
         },
-        annotations={names.WORKLOAD: workload},
+        annotations={names.WORKLOAD: workload.metadata.name},
     )
-    if len(admission.cluster_queue) <= _LABEL_LIMIT:  # as an object's name it may be longer
+    admission = workload.status.admission
+    if admission is not None and len(admission.cluster_queue) <= _LABEL_LIMIT:  # as an object's name it may be longer
         start.labels[names.CLUSTER_QUEUE_NAME] = admission.cluster_queue
     if names.POD_GROUP not in template.metadata.labels:
-        start.labels[names.POD_GROUP] = workload
+        start.labels[names.POD_GROUP] = workload.metadata.name
     for name in dict.fromkeys(assignment.flavors.values()):
-        flavor = flavors.get(name)
+        flavor = flavor_of(name)
         if flavor is not None:
             start.node_selector.update(flavor.spec.node_labels)
             start.tolerations.extend(t for t in flavor.spec.tolerations if t not in start.tolerations)
+    checks = workload.status.admission_checks
     for update in (u for check in checks for u in check.pod_set_updates if u.name == assignment.name):
         start.labels |= {k: v for k, v in update.labels.items() if k not in start.labels}
         start.annotations |= {k: v for k, v in update.annotations.items() if k not in start.annotations}

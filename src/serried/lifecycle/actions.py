@@ -1,34 +1,44 @@
-"""Steps: what can be written for a Job, its Workload and its gang."""
+"""What can be written for an owner, its Workload and its gang."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from serried.api.batch import Job
 from serried.api.coscheduling import CoschedulingPodGroup
 from serried.api.kueue import Workload
+from serried.api.meta import Object
+from serried.api.resources import Resource
 from serried.gang.membership import Gang
 from serried.gang.plan import Move
 
 
 @dataclass(frozen=True)
-class PatchJob:
-    """One change of the Job: suspend it, clear its start time, or start it."""
+class Subject:
+    """An object together with the kind it is of: what something is written to, or said about."""
 
-    job: Job
+    resource: Resource[Any]
+    object: Object
+
+
+@dataclass(frozen=True)
+class PatchObject:
+    """A merge patch of an owner's object, to suspend, prepare or start it."""
+
+    subject: Subject
     patch: Mapping[str, Any]
     status: bool = False
     #: the Workload whose admission this starts
     starts: Workload | None = None
-    #: event on the Job and the Workload once it is done: (reason, message)
+    #: event on the object once it is done: (reason, message)
     event: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class CreateWorkload:
-    job: Job
+    owner: Subject
     workload: Workload
 
 
@@ -64,11 +74,19 @@ class Place:
 
 @dataclass(frozen=True)
 class Warn:
-    """Bad input on a Job, or on a Workload without one, told as an event."""
+    """Bad input on an owner's object, or on a Workload, told as an event."""
 
-    about: Job | Workload
+    about: Subject
     reason: str
     message: str
 
 
-Step = PatchJob | CreateWorkload | PatchWorkload | DeleteWorkload | CreatePodGroup | Place | Warn
+Action = PatchObject | CreateWorkload | PatchWorkload | DeleteWorkload | CreatePodGroup | Place | Warn
+
+
+@dataclass(frozen=True)
+class Next:
+    """What is due now, in order, and when to look again if nothing happens: the earliest of all time-outs."""
+
+    actions: Sequence[Action] = field(default_factory=list)
+    look_again: datetime | None = None

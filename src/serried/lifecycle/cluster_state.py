@@ -1,173 +1,217 @@
-"""What the controller knows: the objects it watches, who belongs to whom, and which Jobs want another look."""
+"""What the controller knows: the objects it watches, who belongs to whom, and which owners want another look."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from serried.api import names, resources
-from serried.api.batch import Job
-from serried.api.core import LimitRange, Node, Pod, PriorityClass, RuntimeClass
+from serried.api.core import LimitRange, Node, Pod, PriorityClass, RuntimeClass, Toleration
 from serried.api.coscheduling import CoschedulingPodGroup
 from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass, WorkloadSpec, WorkloadStatus
-from serried.api.meta import Key, Object, condition_is, find_condition
+from serried.api.meta import Key, Object, OwnerReference, condition_is, find_condition
 from serried.api.names import WorkloadCondition
-from serried.api.resources import Resource
-from serried.gang.membership import Gang, Stage, member, workload_of
-from serried.jobs import job as jobs
+from serried.api.resources import WORKLOADS, Resource
+from serried.gang.membership import Gang, Stage, completion_index, member, workload_of
+from serried.jobs import KINDS
 from serried.jobs.adjust import adjusted
-from serried.jobs.podset import workload_name
-from serried.lifecycle.reconcile import View
+from serried.jobs.kind import JobKind, Membership
+from serried.lifecycle.actions import Next
+from serried.lifecycle.index import Index
+from serried.lifecycle.owner import JobOwner, Nobody
+from serried.lifecycle.reconcile import Run, next_steps
+from serried.model import schedulable
 from serried.model.nodes import same_for_placement
-from serried.model.schedulable import is_schedulable, overbooked
 from serried.schedule.engine import Engine
 
 T = TypeVar("T", bound=Object)
+V = TypeVar("V")
+
+#: Names an owner: a job by its kind's resource, or WORKLOADS and the Workload that nobody owns.
+OwnerKey = tuple[Resource[Any], Key]
+
+_NO_GANG = Gang()
 
 
 class ClusterState:
-    """Objects by kind and key, with the links between Jobs, Workloads and gangs.
+    """Objects by kind and key, with the links between owners, Workloads and gangs.
 
-    Every change comes through `set` or `delete`, which also tell the engine and mark the Jobs that it concerns.
+    Every change comes through one of the handlers of `feeds`, which also tell the engine and mark the owners that it
+    concerns. It is the `ClusterView` of their next steps.
+
+    Arguments:
+        mark: this owner wants a look.
+        kinds: the kinds of jobs that are queued.
     """
 
-    def __init__(self, engine: Engine, mark: Callable[[Key], None], mark_workload: Callable[[Key], None]) -> None:
+    def __init__(self, engine: Engine, mark: Callable[[OwnerKey], None], kinds: Sequence[JobKind[Any]] = KINDS) -> None:
         self.engine = engine
         self._mark = mark
-        self._mark_workload = mark_workload  # one that no Job owns
-        self.jobs: dict[Key, Job] = {}
+        self.kinds = tuple(kinds)
+        self._kinds = {kind.resource: kind for kind in kinds}
+        self._by_owner_kind = {(k.resource.api_version, k.resource.kind): k for k in kinds}
+        self._jobs: dict[OwnerKey, Object] = {}
         self.workloads: dict[Key, Workload] = {}
         self.pod_groups: dict[Key, CoschedulingPodGroup] = {}
-        self.flavors: dict[str, ResourceFlavor] = {}
-        self.workload_priority_classes: dict[Key, WorkloadPriorityClass] = {}
-        self.priority_classes: dict[Key, PriorityClass] = {}
+        self._flavors: dict[Key, ResourceFlavor] = {}
+        self._workload_priority_classes: dict[Key, WorkloadPriorityClass] = {}
+        self._priority_classes: dict[Key, PriorityClass] = {}
         #: namespace → name → LimitRange
-        self.limit_ranges: dict[str, dict[str, LimitRange]] = {}
-        self.runtime_classes: dict[str, RuntimeClass] = {}
+        self._limit_ranges: dict[str, dict[Key, LimitRange]] = {}
+        self._runtime_classes: dict[str, RuntimeClass] = {}
         #: gang of each Workload that has pods
         self.gangs: dict[Key, Gang] = {}
         #: Workloads whose gang has changed since their PodGroup was last written
         self.changed_gangs: set[Key] = set()
-        #: (namespace, Job name) → names of its live pods that no start of ours made
-        self._unplanned: defaultdict[Key, set[str]] = defaultdict(set)
-        #: Jobs whose Workload was deleted: perhaps because they are gone, which their watch has not brought yet
-        self.possibly_deleted: set[Key] = set()
-        #: (namespace, Job name) → keys of the Workloads that name it as their owner
-        self._workloads_of: defaultdict[Key, set[Key]] = defaultdict(set)
+        #: … and of which pods wait for a node, or for kube-scheduler to bind them
+        self._assembling: set[Key] = set()
+        #: jobs whose Workload was deleted: perhaps because they are gone, which their watch has not brought yet
+        self.possibly_deleted: set[OwnerKey] = set()
+        #: jobs that are to be queued, have not ended, and have no Workload
+        self._unqueued: set[OwnerKey] = set()
+        #: owner → names of its live pods that no start of ours made
+        self._unplanned: Index[OwnerKey, str] = Index()
+        #: owner → keys of the Workloads that name it as their controller
+        self._workloads_of: Index[OwnerKey, Key] = Index()
+        self._workloads_in: Index[str, Key] = Index()  # namespace → …
+        self._workloads_with: Index[str, Key] = Index()  # RuntimeClass that their pods name → …
 
-    def view(self, key: Key) -> View:
-        """Everything that the next step of this Job depends on."""
-        job = self.jobs.get(key)
-        workloads = set(self._workloads_of.get(key, ()))
-        if job is not None:
-            workloads.add((key[0], workload_name(jobs.KIND, key[1], job.metadata.uid)))
-        found = [self.workloads[k] for k in sorted(workloads) if k in self.workloads]
-        return self._view(job, found, unplanned_pods=len(self._unplanned.get(key, ())))
+    # --- questions about owners
 
-    def _view(self, job: Job | None, workloads: Sequence[Workload], unplanned_pods: int = 0) -> View:
-        return View(
-            job=job,
-            workloads=workloads,
-            unplanned_pods=unplanned_pods,
-            gangs=self.gangs,
-            pod_groups=self.pod_groups,
-            flavors=self.flavors,
-            workload_priority_classes=self.workload_priority_classes,
-            priority_classes=self.priority_classes,
-            runtime_classes=self.runtime_classes,
-            node_of=self.engine.world.node_of,
-            is_schedulable=partial(is_schedulable, self.engine.world),
-            overbooked=partial(overbooked, self.engine.world),
-        )
+    def next_steps(self, key: OwnerKey, now: datetime) -> Next:
+        """What is to be written for this owner now, and when to look at it again."""
+        if key[0] is WORKLOADS:
+            found = self.workloads.get(key[1])
+            if found is None or self.owner_of(found) is not None:
+                return Next()
+            return next_steps(Nobody(found), self._run(key[1], [key[1]]), self, now)
+        owner = self.job_owner(key)
+        named = set(self._workloads_of[key])
+        if owner is None or owner.job.metadata.deletion_timestamp is not None:
+            return next_steps(None, self._run(None, named), self, now)
+        own = (key[1][0], owner.workload_name)
+        return next_steps(owner, self._run(own, named | {own}), self, now)
 
-    def view_of_workload(self, key: Key) -> View:
-        """The same for a Workload that no Job owns; without it when it is gone, or a Job's."""
-        found = self.workloads.get(key)
-        return self._view(None, [] if found is None or self.job_of(found) is not None else [found])
+    def job_owner(self, key: OwnerKey | None) -> JobOwner | None:
+        """The job of this name with what is known of it, if there is one."""
+        job = self._jobs.get(key) if key is not None else None
+        if key is None or job is None:
+            return None
+        kind = self._kinds[key[0]]
+        return JobOwner(kind, job, self._is_managed(kind, job), len(self._unplanned[key]))
 
-    def job_of(self, workload: Workload) -> Key | None:
-        owner = workload.metadata.controller
-        return (workload.metadata.namespace, owner.name) if jobs.is_owner(owner) else None
+    def _is_managed(self, kind: JobKind[Any], job: Object) -> bool:
+        """Whether it is to be queued: one that another job has made runs on what that one is given."""
+        if not kind.is_managed(job):
+            return False
+        parent = self._owner_key(job.metadata.namespace, job.metadata.controller)
+        found = self._jobs.get(parent) if parent is not None else None
+        return parent is None or found is None or not self._kinds[parent[0]].is_managed(found)
 
-    # --- one method for each kind that takes part; the others only feed the engine
+    def _run(self, own: Key | None, workloads: Iterable[Key]) -> Run:
+        found = [self.workloads[key] for key in sorted(workloads) if key in self.workloads]
+        if own is None:
+            return Run(found)
+        return Run(found, self.gangs.get(own, _NO_GANG), own in self.pod_groups)
 
-    def on_job(self, old: Job | None, new: Job | None) -> None:
-        key = _key(old, new)
+    def owner_of(self, workload: Workload) -> OwnerKey | None:
+        """The job that the Workload names as its controller; None: it is nobody's that Serried knows."""
+        return self._owner_key(workload.metadata.namespace, workload.metadata.controller)
+
+    def _owner_key(self, namespace: str, owner: OwnerReference | None) -> OwnerKey | None:
+        kind = self._by_owner_kind.get((owner.api_version, owner.kind)) if owner is not None else None
+        return (kind.resource, (namespace, owner.name)) if kind is not None and owner is not None else None
+
+    # --- the handlers of the kinds that take part; the others only feed the engine
+
+    def _on_job(self, kind: JobKind[Any], old: Object | None, new: Object | None) -> None:
+        key: OwnerKey = (kind.resource, _key(old, new))
         if new is None:
-            self.jobs.pop(key, None)
+            self._jobs.pop(key, None)
             self.possibly_deleted.discard(key)
         else:
-            self.jobs[key] = new
+            self._jobs[key] = new
+        self._note_unqueued(key)
         self._mark(key)
 
-    def on_workload(self, old: Workload | None, new: Workload | None) -> None:
+    def _note_unqueued(self, key: OwnerKey) -> None:
+        job, kind = self._jobs.get(key), self._kinds[key[0]]
+        if job is None or self._workloads_of[key]:
+            self._unqueued.discard(key)
+        elif self._is_managed(kind, job) and kind.outcome(job, _NO_GANG) is None:
+            self._unqueued.add(key)
+        else:
+            self._unqueued.discard(key)
+
+    def _mark_unqueued(self) -> None:
+        for key in list(self._unqueued):
+            self._mark(key)
+
+    def _on_workload(self, old: Workload | None, new: Workload | None) -> None:
         key = _key(old, new)
-        if old is not None and (job := self.job_of(old)) is not None:
-            self._workloads_of[job].discard(key)
-            if not self._workloads_of[job]:
-                del self._workloads_of[job]
-            self._mark(job)
+        before = self.owner_of(old) if old is not None else None
+        after = self.owner_of(new) if new is not None else None
+        self._workloads_of.move(key, _some(before), _some(after))
+        self._workloads_in.move(key, [key[0]] if old is not None else (), [key[0]] if new is not None else ())
+        self._workloads_with.move(key, _runtime_classes(old), _runtime_classes(new))
+        for owner in _some(before, after):
+            self._note_unqueued(owner)
+            self._mark(owner)
         if new is None:
             self.workloads.pop(key, None)
             self.engine.delete_workload(key)
-            owner = self.job_of(old) if old is not None else None
-            if owner is None:
-                self._mark_without_workload()  # one of them may have waited for its name
-            elif owner in self.jobs:
-                self.possibly_deleted.add(owner)
+            if before is None:
+                self._mark_unqueued()  # one of them may have waited for its name
+            elif before in self._jobs:
+                self.possibly_deleted.add(before)
             return
         self.workloads[key] = new
         self._tell_engine(new)
-        if (job := self.job_of(new)) is not None:
-            self._workloads_of[job].add(key)
-            self._mark(job)
-        elif key in self.gangs or condition_is(new.status.conditions, WorkloadCondition.EVICTED):
-            self._mark_workload(key)
+        if after is None and (key in self.gangs or condition_is(new.status.conditions, WorkloadCondition.EVICTED)):
+            self._mark((WORKLOADS, key))
 
     def _tell_engine(self, workload: Workload) -> None:
         """The Workload as its pods will be when the API server creates them."""
-        limit_ranges = list(self.limit_ranges.get(workload.metadata.namespace, {}).values())
-        pod_sets, problems = adjusted(workload.spec.pod_sets, limit_ranges, self.runtime_classes)
+        limit_ranges = list(self._limit_ranges.get(workload.metadata.namespace, {}).values())
+        pod_sets, problems = adjusted(workload.spec.pod_sets, limit_ranges, self._runtime_classes)
         if any(a is not b for a, b in zip(pod_sets, workload.spec.pod_sets, strict=True)):
             spec = msgspec.structs.replace(workload.spec, pod_sets=pod_sets)
             workload = msgspec.structs.replace(workload, spec=spec)
         self.engine.set_workload(workload, problems)
 
-    def _tell_engine_again(self, concerns: Callable[[Workload], bool]) -> None:
+    def _tell_engine_again(self, workloads: Iterable[Key]) -> None:
         """What pods will get has changed. Those that hold quota keep what they were admitted with."""
-        for workload in list(self.workloads.values()):
-            if workload.status.admission is None and concerns(workload):
-                self._tell_engine(workload)
+        for key in list(workloads):
+            if self.workloads[key].status.admission is None:
+                self._tell_engine(self.workloads[key])
 
-    def on_limit_range(self, old: LimitRange | None, new: LimitRange | None) -> None:
-        namespace, name = _key(old, new)
-        there = self.limit_ranges.setdefault(namespace, {})
-        if new is None:
-            there.pop(name, None)
-        else:
-            there[name] = new
+    def _on_limit_range(self, old: LimitRange | None, new: LimitRange | None) -> None:
+        namespace = _key(old, new)[0]
+        _store(self._limit_ranges.setdefault(namespace, {}), old, new)
         if old is None or new is None or old.spec != new.spec:
-            self._tell_engine_again(lambda w: w.metadata.namespace == namespace)
+            self._tell_engine_again(self._workloads_in[namespace])
 
-    def on_runtime_class(self, old: RuntimeClass | None, new: RuntimeClass | None) -> None:
+    def _on_runtime_class(self, old: RuntimeClass | None, new: RuntimeClass | None) -> None:
         name = _key(old, new)[1]
         if new is None:
-            self.runtime_classes.pop(name, None)
+            self._runtime_classes.pop(name, None)
         else:
-            self.runtime_classes[name] = new
-        self._tell_engine_again(lambda w: any(p.template.spec.runtime_class_name == name for p in w.spec.pod_sets))
+            self._runtime_classes[name] = new
+        if old is None or new is None or (old.overhead, old.scheduling) != (new.overhead, new.scheduling):
+            self._tell_engine_again(self._workloads_with[name])
 
-    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         key = _key(old, new)
         if new is None:
             self.engine.delete_pod(key)
         else:
             self.engine.set_pod(new)
-        self._count_unplanned(old, new)
+        of_old, of_new = self._membership(old), self._membership(new)
+        self._note_unplanned(key[1], _unplanned(old, of_old), _unplanned(new, of_new))
         before = workload_of(old) if old is not None else None
         after = workload_of(new) if new is not None else None
         if before is not None and before != after and (gang := self.gangs.get(before)) is not None:
@@ -175,37 +219,38 @@ class ClusterState:
             if not gang.members:
                 del self.gangs[before]
         if new is not None and after is not None:
-            self.gangs.setdefault(after, Gang()).set(member(new))
-        for workload in {before, after} - {None}:
-            assert workload is not None
+            rank = of_new[1].rank if of_new is not None else completion_index(new)
+            self.gangs.setdefault(after, Gang()).set(member(new, rank))
+        for workload in _some(before, after):
             self.changed_gangs.add(workload)
+            self._note_assembling(workload)
             self._mark_owner(workload)
 
-    def _mark_owner(self, workload: Key) -> None:
-        found = self.workloads.get(workload)
-        if found is None:
-            return
-        if (job := self.job_of(found)) is not None:
-            self._mark(job)
+    def _membership(self, pod: Pod | None) -> tuple[OwnerKey, Membership] | None:
+        """The job that the pod belongs to, by the first kind that claims it."""
+        if pod is not None:
+            for kind in self._kinds.values():
+                if (found := kind.member(pod)) is not None:
+                    return (kind.resource, (pod.metadata.namespace, found.job)), found
+        return None
+
+    def _note_unplanned(self, pod: str, before: OwnerKey | None, after: OwnerKey | None) -> None:
+        self._unplanned.move(pod, _some(before), _some(after))
+        for owner in _some(before, after):
+            self._mark(owner)
+
+    def _note_assembling(self, workload: Key) -> None:
+        gang = self.gangs.get(workload)
+        if gang is not None and (gang.waiting or gang.counts[Stage.RELEASED]):
+            self._assembling.add(workload)
         else:
-            self._mark_workload(workload)
+            self._assembling.discard(workload)
 
-    def _count_unplanned(self, old: Pod | None, new: Pod | None) -> None:
-        for pod, there in ((old, False), (new, True)):
-            owner = pod.metadata.controller if pod is not None else None
-            if pod is None or not jobs.is_owner(owner) or names.WORKLOAD in pod.metadata.annotations:
-                continue
-            job = (pod.metadata.namespace, owner.name)
-            live = pod.metadata.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed")
-            if there and live:
-                self._unplanned[job].add(pod.metadata.name)
-            elif pod.metadata.name in self._unplanned.get(job, ()):
-                self._unplanned[job].discard(pod.metadata.name)
-                if not self._unplanned[job]:
-                    del self._unplanned[job]
-            self._mark(job)
+    def _mark_owner(self, workload: Key) -> None:
+        if (found := self.workloads.get(workload)) is not None:
+            self._mark(self.owner_of(found) or (WORKLOADS, workload))
 
-    def on_node(self, old: Node | None, new: Node | None) -> None:
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
         """A node that closes (gone, not ready, cordoned, tainted) may be in the plan of a gang not yet bound."""
         if new is None:
             self.engine.delete_node(_key(old, new)[1])
@@ -213,40 +258,56 @@ class ClusterState:
             self.engine.set_node(new)
         if old is None or (new is not None and same_for_placement(old, new)):
             return
-        for key, gang in self.gangs.items():
-            if gang.waiting or gang.counts[Stage.RELEASED]:
-                self._mark_owner(key)
+        for key in self._assembling:
+            self._mark_owner(key)
 
-    def on_pod_group(self, old: CoschedulingPodGroup | None, new: CoschedulingPodGroup | None) -> None:
+    def _on_pod_group(self, old: CoschedulingPodGroup | None, new: CoschedulingPodGroup | None) -> None:
+        _store(self.pod_groups, old, new)
         key = _key(old, new)
         if new is None:
-            self.pod_groups.pop(key, None)
             self._mark_owner(key)
         else:
-            self.pod_groups[key] = new
             self.changed_gangs.add(key)
 
-    def on_flavor(self, old: ResourceFlavor | None, new: ResourceFlavor | None) -> None:
-        name = _key(old, new)[1]
+    def _on_flavor(self, old: ResourceFlavor | None, new: ResourceFlavor | None) -> None:
+        _store(self._flavors, old, new)
         if new is None:
-            self.flavors.pop(name, None)
-            self.engine.delete_flavor(name)
+            self.engine.delete_flavor(_key(old, new)[1])
         else:
-            self.flavors[name] = new
             self.engine.set_flavor(new)
 
-    def on_workload_priority_class(self, old: WorkloadPriorityClass | None, new: WorkloadPriorityClass | None) -> None:
-        _store(self.workload_priority_classes, old, new)
-        self._mark_without_workload()
+    def _on_workload_priority_class(self, old: WorkloadPriorityClass | None, new: WorkloadPriorityClass | None) -> None:
+        _store(self._workload_priority_classes, old, new)
+        self._mark_unqueued()
 
-    def on_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
-        _store(self.priority_classes, old, new)
-        self._mark_without_workload()
+    def _on_priority_class(self, old: PriorityClass | None, new: PriorityClass | None) -> None:
+        _store(self._priority_classes, old, new)
+        self._mark_unqueued()
 
-    def _mark_without_workload(self) -> None:
-        for key in self.jobs:
-            if key not in self._workloads_of:
-                self._mark(key)
+    # --- ClusterView
+
+    def flavor(self, name: str) -> ResourceFlavor | None:
+        return self._flavors.get(("", name))
+
+    def runtime_class(self, name: str) -> RuntimeClass | None:
+        return self._runtime_classes.get(name)
+
+    def workload_priority_class(self, name: str) -> WorkloadPriorityClass | None:
+        return self._workload_priority_classes.get(("", name))
+
+    def priority_class(self, name: str) -> PriorityClass | None:
+        if name:
+            return self._priority_classes.get(("", name))
+        return next((c for c in self._priority_classes.values() if c.global_default), None)
+
+    def node_of(self, host: str) -> str | None:
+        return self.engine.world.node_of(host)
+
+    def is_schedulable(self, levels: Sequence[str], values: Sequence[str], tolerations: Sequence[Toleration]) -> bool:
+        return schedulable.is_schedulable(self.engine.world, levels, values, tolerations)
+
+    def overbooked(self, workload: Key) -> Collection[str]:
+        return schedulable.overbooked(self.engine.world, workload)
 
     # --- what is watched
 
@@ -256,8 +317,8 @@ class ClusterState:
         named = _by_name
         return [
             (resources.TOPOLOGIES, named(engine.set_topology, engine.delete_topology)),
-            (resources.RESOURCE_FLAVORS, self.on_flavor),
-            (resources.NODES, self.on_node),
+            (resources.RESOURCE_FLAVORS, self._on_flavor),
+            (resources.NODES, self._on_node),
             (
                 resources.NAMESPACES,
                 named(lambda n: engine.set_namespace(n.metadata.name, n.metadata.labels), engine.delete_namespace),
@@ -266,14 +327,14 @@ class ClusterState:
             (resources.COHORTS, named(engine.set_cohort, engine.delete_cohort)),
             (resources.CLUSTER_QUEUES, named(engine.set_cluster_queue, engine.delete_cluster_queue)),
             (resources.LOCAL_QUEUES, _by_key(engine.set_local_queue, engine.delete_local_queue)),
-            (resources.LIMIT_RANGES, self.on_limit_range),
-            (resources.RUNTIME_CLASSES, self.on_runtime_class),
-            (resources.WORKLOAD_PRIORITY_CLASSES, self.on_workload_priority_class),
-            (resources.PRIORITY_CLASSES, self.on_priority_class),
-            (resources.WORKLOADS, self.on_workload),
-            (resources.PODS, self.on_pod),
-            (resources.COSCHEDULING_POD_GROUPS, self.on_pod_group),
-            (resources.JOBS, self.on_job),
+            (resources.LIMIT_RANGES, self._on_limit_range),
+            (resources.RUNTIME_CLASSES, self._on_runtime_class),
+            (resources.WORKLOAD_PRIORITY_CLASSES, self._on_workload_priority_class),
+            (resources.PRIORITY_CLASSES, self._on_priority_class),
+            (WORKLOADS, self._on_workload),
+            (resources.PODS, self._on_pod),
+            (resources.COSCHEDULING_POD_GROUPS, self._on_pod_group),
+            *((kind.resource, partial(self._on_job, kind)) for kind in self._kinds.values()),
         ]
 
 
@@ -285,6 +346,22 @@ def kept(workload: Workload) -> Workload:
     return msgspec.structs.replace(
         workload, spec=WorkloadSpec(queue_name=workload.spec.queue_name), status=WorkloadStatus(conditions=[done])
     )
+
+
+def _unplanned(pod: Pod | None, of: tuple[OwnerKey, Membership] | None) -> OwnerKey | None:
+    """The job that a live pod belongs to although no start of ours made it."""
+    if pod is None or of is None or names.WORKLOAD in pod.metadata.annotations:
+        return None
+    live = pod.metadata.deletion_timestamp is None and pod.status.phase not in ("Succeeded", "Failed")
+    return of[0] if live else None
+
+
+def _runtime_classes(workload: Workload | None) -> set[str]:
+    return {c for p in workload.spec.pod_sets if (c := p.template.spec.runtime_class_name)} if workload else set()
+
+
+def _some(*values: V | None) -> set[V]:
+    return {value for value in values if value is not None}
 
 
 def _key(old: Object | None, new: Object | None) -> Key:

@@ -9,29 +9,31 @@ from typing import Literal
 import msgspec
 
 from serried.api.assignment import AssignmentError, decode
-from serried.api.batch import Job
 from serried.api.kueue import Workload
 from serried.api.meta import condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.gang.membership import Gang, Stage
-from serried.jobs import job as jobs
+from serried.lifecycle.owner import JobOwner
+from serried.lifecycle.reconcile import pod_counts
 from serried.schedule.cycle.explain import Explanation
 from serried.schedule.types.reasons import Layer
 
-State = Literal["done", "here", "ahead"]
+Progress = Literal["done", "here", "ahead"]
 
 
 class Step(msgspec.Struct, frozen=True):
     """One layer on the way of a job: passed, where it is now, or still ahead."""
 
     layer: Layer
-    state: State
+    state: Progress
     text: str
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw_only=True):
     """What `serried explain` says of a job."""
 
+    #: the kind of the job, such as Job, and its namespace/name; "" for Workloads that no job owns
+    kind: str = ""
     job: str = ""
     workload: str = ""
     #: the layer it is in, or "" when it is over
@@ -48,16 +50,18 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel", kw
 _WAY: tuple[Layer, ...] = ("queue", "quota", "topology", "gang", "binding", "start-up", "training")
 
 
-def report(job: Job | None, workload: Workload | None, gang: Gang | None, explanation: Explanation | None) -> Report:
-    """Joins what the queue, the gang and the pods say. `job` is absent for Workloads that have none."""
-    name = "/".join(job.key) if job is not None else ""
+def report(
+    owner: JobOwner | None, workload: Workload | None, gang: Gang | None, explanation: Explanation | None
+) -> Report:
+    """Joins what the queue, the gang and the pods say. `owner` is absent for Workloads that no job owns."""
+    kind, name = (owner.kind.resource.kind, "/".join(owner.job.key)) if owner is not None else ("", "")
     if workload is None:
-        return _without_workload(job, name)
+        return msgspec.structs.replace(_without_workload(owner), kind=kind, job=name)
     key = "/".join(workload.key)
     finished = find_condition(workload.status.conditions, WorkloadCondition.FINISHED)
     if finished is not None and finished.status == "True":
-        return Report(job=name, workload=key, summary=f"Finished ({finished.reason}): {finished.message}")
-    layer, text = _where(job, workload, gang or Gang(), explanation)
+        return Report(kind=kind, job=name, workload=key, summary=f"Finished ({finished.reason}): {finished.message}")
+    layer, text = _where(owner, workload, gang or Gang(), explanation)
     passed = _WAY.index(layer) if layer in _WAY else 0
     steps = [
         Step(each, "done" if i < passed else "here" if i == passed else "ahead", text if i == passed else "")
@@ -65,7 +69,14 @@ def report(job: Job | None, workload: Workload | None, gang: Gang | None, explan
     ]
     places = _places(workload)
     return Report(
-        job=name, workload=key, layer=layer, summary=text, steps=steps, places=places, explanation=explanation
+        kind=kind,
+        job=name,
+        workload=key,
+        layer=layer,
+        summary=text,
+        steps=steps,
+        places=places,
+        explanation=explanation,
     )
 
 
@@ -82,31 +93,32 @@ def _places(workload: Workload) -> list[str]:
     return places
 
 
-def _without_workload(job: Job | None, name: str) -> Report:
-    if job is None:
+def _without_workload(owner: JobOwner | None) -> Report:
+    if owner is None:
         return Report(summary="There is no such job.")
-    if not jobs.is_managed(job):
+    if not owner.is_managed:
         text = "It names no queue (label kueue.x-k8s.io/queue-name), so it is not Serried's to schedule."
-        return Report(job=name, summary=text)
-    _, problems = jobs.pod_sets(job)
-    if problems:
-        return Report(job=name, layer="input", summary="; ".join(map(str, problems)))
+        return Report(summary=text)
+    if owner.problems:
+        return Report(layer="input", summary="; ".join(map(str, owner.problems)))
     text = "It has no Workload yet: the controller (`serried run`) has not seen it, or says why in an event on the job."
-    return Report(job=name, layer="queue", summary=text)
+    return Report(layer="queue", summary=text)
 
 
-def _where(job: Job | None, workload: Workload, gang: Gang, explanation: Explanation | None) -> tuple[Layer, str]:
+def _where(
+    owner: JobOwner | None, workload: Workload, gang: Gang, explanation: Explanation | None
+) -> tuple[Layer, str]:
     if not condition_is(workload.status.conditions, WorkloadCondition.ADMITTED):
         reason = explanation.reason if explanation is not None else None
         if reason is not None:
             return reason.layer, reason.message
         return "queue", "It waits for its first look."
-    size = sum(p.count for p in workload.spec.pod_sets)
-    if job is not None and job.spec.suspend:
+    counts = pod_counts(workload)
+    size = sum(counts.values())
+    if owner is not None and owner.is_suspended:
         return "gang", "It is admitted; its job is about to be started."
     there = Counter(m.pod_set for m in gang if not m.deleting)
-    pod_sets = workload.spec.pod_sets
-    here = sum(min(p.count, there[p.name]) for p in pod_sets) if len(pod_sets) > 1 else there.total()
+    here = sum(min(count, there[name]) for name, count in counts.items())
     over = gang.counts[Stage.SUCCEEDED] + gang.counts[Stage.FAILED]
     if here < size:
         return "gang", f"{here} of {size} pods exist; the gang is bound when all do."

@@ -31,7 +31,7 @@ class Bench:
         self.cluster = EmbeddedCluster()
         self.faults = Faults(self.cluster)
         self.engine = Engine()
-        self.state = ClusterState(self.engine, lambda key: None, lambda key: None)
+        self.state = ClusterState(self.engine, lambda owner: None)
         self.engine.set_namespace(NS, {})
         for item in (flavor("default"), cluster_queue(), local_queue()):
             feed(self.engine, item)
@@ -45,7 +45,7 @@ class Bench:
         self.writer = DecisionWriter(self.faults, self.state, recorder, self.observe, utc_now, lambda: None)
 
     def observe(self, resource: Resource[Any], obj: Workload) -> None:
-        self.state.on_workload(self.seen, obj)
+        dict(self.state.feeds())[WORKLOADS](self.seen, obj)
         self.seen = obj
 
     async def there(self) -> Workload:

@@ -17,6 +17,10 @@ from serried.cluster.protocol import AlreadyExists
 from serried.control import webhook
 from serried.control.config import ConfigurationError, Webhook
 from serried.embedded.server import EmbeddedCluster
+from serried.jobs import KINDS
+from serried.jobs.job import BatchJob
+
+KIND = BatchJob()
 
 
 def admission_review(operation: str = "CREATE") -> bytes:
@@ -39,7 +43,7 @@ def admission_review(operation: str = "CREATE") -> bytes:
 )
 def test_an_object_that_is_no_job_is_left_to_the_api_server(odd: dict[str, Any]) -> None:
     body = msgspec.json.encode({"request": {"uid": "u", "operation": "CREATE", "object": odd}})
-    assert "patch" not in webhook.review(body, bind=True)["response"]
+    assert "patch" not in webhook.review(body, KIND, bind=True)["response"]
 
 
 def operations(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -48,25 +52,25 @@ def operations(answer: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def test_a_queued_job_is_suspended_and_claimed() -> None:
-    answer = webhook.review(admission_review(), bind=True)
+    answer = webhook.review(admission_review(), KIND, bind=True)
     assert (answer["response"]["uid"], answer["response"]["allowed"]) == ("u", True)
     assert [o["path"] for o in operations(answer)] == ["/spec/suspend", "/spec/template/spec/schedulerName"]
-    assert [o["path"] for o in operations(webhook.review(admission_review(), bind=False))] == ["/spec/suspend"]
+    assert [o["path"] for o in operations(webhook.review(admission_review(), KIND, bind=False))] == ["/spec/suspend"]
 
 
 def test_later_changes_pass_untouched() -> None:
-    assert "patch" not in webhook.review(admission_review("UPDATE"), bind=True)["response"]
+    assert "patch" not in webhook.review(admission_review("UPDATE"), KIND, bind=True)["response"]
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"request": {"uid": 3}}'])
 def test_what_is_no_review_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        webhook.review(body, bind=True)
+        webhook.review(body, KIND, bind=True)
 
 
 def test_the_registration_leads_to_the_service_or_the_url() -> None:
     def client(config: Webhook) -> dict[str, Any]:
-        found: dict[str, Any] = webhook.registration(config, b"ca", "https://127.0.0.1:1")["webhooks"][0][
+        found: dict[str, Any] = webhook.registration(config, b"ca", "https://127.0.0.1:1", KINDS)["webhooks"][0][
             "clientConfig"
         ]
         return found
@@ -100,7 +104,7 @@ async def test_it_serves_over_tls_with_the_authority_it_registers() -> None:
         async with webhook.serve(cluster, Webhook(host="127.0.0.1", port=0), bind=True) as port:
             assert cluster.registered is not None
             client = cluster.registered["webhooks"][0]["clientConfig"]
-            assert client["url"] == f"https://127.0.0.1:{port}{webhook.PATH}"
+            assert client["url"] == f"https://127.0.0.1:{port}{webhook.path(KIND)}"
             trust = ssl.create_default_context(cadata=base64.b64decode(client["caBundle"]).decode())
             async with aiohttp.ClientSession() as http:
                 async with http.post(client["url"], data=admission_review(), ssl=trust) as answer:

@@ -11,7 +11,7 @@ from serried.api import names
 from serried.api.core import Pod, PodSchedulingGate
 from serried.api.names import CoschedulingPhase
 from serried.gang import coscheduling
-from serried.gang.membership import Gang, Member, Stage, member
+from serried.gang.membership import Gang, Member, Stage, completion_index, member
 from serried.gang.plan import Move, PodSetPlan, closed_places, moves
 
 PLAN = PodSetPlan.of("main", [names.HOSTNAME], [(("n0",), 1), (("n1",), 2), (("n2",), 1)])
@@ -107,7 +107,7 @@ def test_a_pod_that_needs_a_node_of_us_takes_no_place_in_a_rack() -> None:
 
 def closed(gang: Gang, *hosts: str, every: bool = False) -> list[str]:
     found = closed_places(
-        gang, {"main": PLAN}, lambda levels, values: values[-1] not in hosts, lambda value: value, every=every
+        gang, {"main": PLAN}, lambda pod_set, levels, values: values[-1] not in hosts, lambda value: value, every=every
     )
     return [values[-1] for values in found]
 
@@ -191,9 +191,9 @@ def test_a_member_is_read_off_its_pod() -> None:
     raw.metadata.name, raw.metadata.uid = "a", "u"
     raw.spec.scheduler_name = names.SCHEDULER_NAME
     raw.metadata.labels = {names.POD_SET: "main", names.COMPLETION_INDEX: "3"}
-    assert member(raw) == Member("a", "u", "main", 3, Stage.WAITING, "", (), False)
+    assert member(raw, completion_index(raw)) == Member("a", "u", "main", 3, Stage.WAITING, "", (), False)
     raw.metadata.labels[names.COMPLETION_INDEX] = "three"
-    assert member(raw).rank is None
+    assert completion_index(raw) is None
 
 
 def test_who_opens_the_gate_decides_whether_a_pod_waits_for_us() -> None:
@@ -201,7 +201,7 @@ def test_who_opens_the_gate_decides_whether_a_pod_waits_for_us() -> None:
         raw = Pod()
         raw.spec.scheduler_name = scheduler
         raw.spec.scheduling_gates = [PodSchedulingGate(name=g) for g in gates]
-        return member(raw).stage
+        return member(raw, None).stage
 
     assert stage("serried") is Stage.WAITING
     assert stage("serried", "other.example/gate") is Stage.HELD

@@ -10,9 +10,14 @@ import pytest
 
 from serried.api import names
 from serried.api.batch import Job
-from serried.api.core import Toleration
-from serried.jobs import job as jobs
+from serried.api.core import Pod, Toleration
+from serried.gang.membership import Gang, Member, Stage
+from serried.jobs.job import BatchJob
+from serried.jobs.kind import Addition, NotYet, Outcome, Patch
 from serried.jobs.podset import PodSetStart, workload_name
+
+KIND = BatchJob()
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def make(
@@ -49,8 +54,12 @@ def merge(target: Any, patch: Any) -> Any:
     return result
 
 
-def patched(job: Job, patch: dict[str, Any]) -> Job:
-    return msgspec.convert(merge(msgspec.to_builtins(job), patch), type=Job, strict=False)
+def patched(job: Job, patch: Patch) -> Job:
+    return msgspec.convert(merge(msgspec.to_builtins(job), patch.body), type=Job, strict=False)
+
+
+def started(job: Job, start: PodSetStart, count: int) -> Job:
+    return patched(job, KIND.start(job, {"main": start}, {"main": count}))
 
 
 def test_the_workloads_name_fits_a_label_and_tells_incarnations_apart() -> None:
@@ -72,12 +81,12 @@ def test_the_workloads_name_fits_a_label_and_tells_incarnations_apart() -> None:
     ],
 )
 def test_pods_that_run_at_the_same_time(spec: dict[str, Any], count: int) -> None:
-    pod_sets, problems = jobs.pod_sets(make(spec))
+    pod_sets, problems = KIND.pod_sets(make(spec))
     assert ([p.count for p in pod_sets], problems) == ([count], [])
 
 
 def test_topology_annotations_become_the_request() -> None:
-    (pod_set,), problems = jobs.pod_sets(
+    (pod_set,), problems = KIND.pod_sets(
         make(
             {"completionMode": "Indexed"},
             annotations={
@@ -99,7 +108,7 @@ def test_topology_annotations_become_the_request() -> None:
 
 
 def test_without_annotations_there_is_no_request() -> None:
-    (pod_set,), _ = jobs.pod_sets(make())
+    (pod_set,), _ = KIND.pod_sets(make())
     assert pod_set.topology_request is None
 
 
@@ -116,7 +125,7 @@ def test_without_annotations_there_is_no_request() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named_with_what_is_allowed(key: str, value: str, allowed: str) -> None:
-    _, problems = jobs.pod_sets(make(annotations={key: value}))
+    _, problems = KIND.pod_sets(make(annotations={key: value}))
     (problem,) = problems
     assert key in problem.field
     assert value in problem.found
@@ -140,21 +149,21 @@ def test_a_start_adds_and_the_original_template_is_what_was_there_before() -> No
         tolerations=[Toleration(key="gpu", operator="Exists")],
         scheduling_gates=[names.TOPOLOGY_GATE],
     )
-    started = patched(job, jobs.start_patch(job, start, 1))
-    spec = started.spec.template.spec
-    assert not started.spec.suspend
-    assert started.spec.template.metadata.labels == {"app": "x", names.POD_SET: "main"}
+    running = started(job, start, 1)
+    spec = running.spec.template.spec
+    assert not running.spec.suspend
+    assert running.spec.template.metadata.labels == {"app": "x", names.POD_SET: "main"}
     assert spec.node_selector == {"pool": "author", "zone": "z"}
     assert [t.key for t in spec.tolerations] == ["own", "gpu"]
     assert [g.name for g in spec.scheduling_gates] == ["own", names.TOPOLOGY_GATE]
 
-    assert jobs.original_template(started) == job.spec.template
-    stopped = patched(started, jobs.stop_patch(started))
+    assert [p.template for p in KIND.pod_sets(running)[0]] == [job.spec.template]
+    stopped = patched(running, KIND.suspend(running))
     assert stopped.spec.suspend
-    assert jobs.pod_sets(stopped) == jobs.pod_sets(job)
+    assert KIND.pod_sets(stopped) == KIND.pod_sets(job)
 
     elsewhere = PodSetStart(annotations={names.WORKLOAD: "job-train"}, node_selector={"zone": "other"})
-    again = patched(stopped, jobs.start_patch(stopped, elsewhere, 1))
+    again = started(stopped, elsewhere, 1)
     assert again.spec.template.spec.node_selector == {"pool": "author", "zone": "other"}
     assert [t.key for t in again.spec.template.spec.tolerations] == ["own"]
     assert [g.name for g in again.spec.template.spec.scheduling_gates] == ["own"]
@@ -164,58 +173,83 @@ def test_a_start_adds_and_the_original_template_is_what_was_there_before() -> No
 def test_a_start_with_fewer_pods_is_undone_by_the_next_one() -> None:
     job = make({"parallelism": 8, "completions": 16})
     job.metadata.annotations[names.MIN_PARALLELISM] = "2"
-    (pod_set,), problems = jobs.pod_sets(job)
+    (pod_set,), problems = KIND.pod_sets(job)
     assert (pod_set.count, pod_set.min_count, problems) == (8, 2, [])
-    fewer = patched(job, jobs.start_patch(job, PodSetStart(), 3))
+    fewer = started(job, PodSetStart(), 3)
     assert fewer.spec.parallelism == 3
-    assert [p.count for p in jobs.pod_sets(fewer)[0]] == [8]
-    stopped = patched(fewer, jobs.stop_patch(fewer))
-    assert patched(stopped, jobs.start_patch(stopped, PodSetStart(), 8)).spec.parallelism == 8
-    resized = patched(fewer, {"spec": {"parallelism": 5}})
-    assert [p.count for p in jobs.pod_sets(resized)[0]] == [5]
+    assert [p.count for p in KIND.pod_sets(fewer)[0]] == [8]
+    stopped = patched(fewer, KIND.suspend(fewer))
+    assert started(stopped, PodSetStart(), 8).spec.parallelism == 8
+    resized = patched(fewer, Patch({"spec": {"parallelism": 5}}))
+    assert [p.count for p in KIND.pod_sets(resized)[0]] == [5]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "two", "9"])
 def test_a_least_parallelism_that_cannot_be_is_named(text: str) -> None:
     job = make({"parallelism": 8, "completions": 8})
     job.metadata.annotations[names.MIN_PARALLELISM] = text
-    _, (problem,) = jobs.pod_sets(job)
+    _, (problem,) = KIND.pod_sets(job)
     assert "from 1 to 8" in problem.allowed
 
 
 def test_a_job_that_ran_starts_again_only_when_it_has_come_to_rest() -> None:
-    then = datetime(2026, 1, 1, tzinfo=UTC).isoformat()
+    then = NOW.isoformat()
     suspended = [{"type": "Suspended", "status": "True"}]
     never_ran = make()
-    assert not jobs.may_start(never_ran)
+    assert KIND.before_start(never_ran, NOW) == NotYet()
     never_ran.metadata.generation = 1
-    assert jobs.may_start(never_ran)
-    assert not jobs.may_start(make(status={"startTime": then}))
-    assert not jobs.may_start(make(status={"startTime": then, "active": 1, "conditions": suspended}))
-    assert jobs.may_start(make(status={"startTime": then, "conditions": suspended}))
+    assert KIND.before_start(never_ran, NOW) is None
+    assert KIND.before_start(make(status={"startTime": then}), NOW) == NotYet()
+    ending = make(status={"startTime": then, "active": 1, "conditions": suspended})
+    assert KIND.before_start(ending, NOW) == NotYet()
+    at_rest = make(status={"startTime": then, "conditions": suspended})
+    assert KIND.before_start(at_rest, NOW) == Patch({"status": {"startTime": None}}, status=True)
+    assert KIND.before_start(make(status={"conditions": suspended}), NOW) is None
 
 
-def test_the_end_is_the_jobs_own_word() -> None:
-    assert jobs.finished(make()) is None
+def test_the_end_is_the_jobs_own_word_or_that_of_all_its_pods() -> None:
+    assert KIND.outcome(make(), Gang()) is None
     failed = {"conditions": [{"type": "Failed", "status": "True", "message": "too many"}]}
-    assert jobs.finished(make(status=failed)) == (False, "too many")
-    assert jobs.finished(make(status={"conditions": [{"type": "Complete", "status": "True"}]})) == (True, "")
+    assert KIND.outcome(make(status=failed), Gang()) == Outcome(False, "too many")
+    complete = {"conditions": [{"type": "Complete", "status": "True"}]}
+    assert KIND.outcome(make(status=complete), Gang()) == Outcome(True)
+    gang = Gang()
+    job = make({"suspend": False, "completions": 2, "completionMode": "Indexed"})
+    gang.set(Member("a", "a", "main", 0, Stage.SUCCEEDED, "n0", (), False))
+    gang.set(Member("b", "b", "main", 0, Stage.SUCCEEDED, "n0", (), False))
+    assert KIND.outcome(job, gang) is None
+    gang.set(Member("c", "c", "main", 1, Stage.SUCCEEDED, "n0", (), False))
+    assert KIND.outcome(job, gang) == Outcome(True)
+
+
+def test_pods_of_a_job_have_the_ranks_of_their_completion_index() -> None:
+    def pod(kind: str, api_version: str) -> Pod:
+        owner = {"apiVersion": api_version, "kind": kind, "name": "train", "uid": "u1", "controller": True}
+        return msgspec.convert(
+            {"metadata": {"name": "p", "annotations": {names.COMPLETION_INDEX: "3"}, "ownerReferences": [owner]}}, Pod
+        )
+
+    assert KIND.member(pod("Job", "batch/v1")) == ("train", 3)
+    assert KIND.member(pod("Job", "batch.volcano.sh/v1alpha1")) is None
+    assert KIND.member(pod("ReplicaSet", "apps/v1")) is None
+    assert KIND.member(Pod()) is None
 
 
 def test_the_webhook_suspends_and_claims_what_has_a_queue() -> None:
     queued = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {"template": {"spec": {}}}}
-    assert jobs.mutate(queued, bind=True) == [
-        {"op": "add", "path": "/spec/suspend", "value": True},
-        {"op": "add", "path": "/spec/template/spec/schedulerName", "value": "serried"},
+    suspend = Addition(("spec", "suspend"), True)
+    assert KIND.admit(queued, bind=True) == [
+        suspend,
+        Addition(("spec", "template", "spec", "schedulerName"), "serried"),
     ]
-    assert jobs.mutate(queued, bind=False) == [{"op": "add", "path": "/spec/suspend", "value": True}]
+    assert KIND.admit(queued, bind=False) == [suspend]
     own = {"metadata": queued["metadata"], "spec": {"suspend": True, "template": {"spec": {"schedulerName": "mine"}}}}
-    assert jobs.mutate(own, bind=True) == []
-    assert jobs.mutate({"metadata": {}, "spec": {}}, bind=True) == []
+    assert KIND.admit(own, bind=True) == []
+    assert KIND.admit({"metadata": {}, "spec": {}}, bind=True) == []
 
 
 def test_jobs_of_other_controllers_are_left_alone() -> None:
-    assert jobs.is_managed(make())
-    assert jobs.is_managed(make({"managedBy": "kubernetes.io/job-controller"}))
-    assert not jobs.is_managed(make({"managedBy": "kueue.x-k8s.io/multikueue"}))
-    assert not jobs.is_managed(Job())
+    assert KIND.is_managed(make())
+    assert KIND.is_managed(make({"managedBy": "kubernetes.io/job-controller"}))
+    assert not KIND.is_managed(make({"managedBy": "kueue.x-k8s.io/multikueue"}))
+    assert not KIND.is_managed(Job())

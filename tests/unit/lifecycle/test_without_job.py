@@ -1,17 +1,19 @@
-"""What is written next for a Workload that no Job owns."""
+"""What is written next for a Workload that no job owns."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from serried.api.assignment import encode
 from serried.api.kueue import Workload
 from serried.api.meta import Condition
-from serried.gang.membership import Stage
-from serried.lifecycle.actions import CreatePodGroup, PatchWorkload, Place, Step, Warn
-from serried.lifecycle.reconcile import steps_without_job
-from tests.unit.lifecycle.test_reconcile import NOW, admitted, job, members, view
+from serried.api.resources import NODES
+from serried.gang.membership import Gang, Stage
+from serried.lifecycle.actions import Action, CreatePodGroup, PatchWorkload, Place, Warn
+from serried.lifecycle.cluster_state import ClusterState
+from serried.lifecycle.owner import Nobody
+from serried.lifecycle.reconcile import Run, next_steps
+from tests.unit.lifecycle.test_reconcile import NOW, Cluster, admitted, job, members, node
 
 
 def alone() -> Workload:
@@ -20,8 +22,8 @@ def alone() -> Workload:
     return workload
 
 
-def steps(*args: Any, **kwargs: Any) -> list[Step]:
-    return steps_without_job(view(None, *args, **kwargs), NOW)
+def steps(workload: Workload, gang: Gang, *, cluster: ClusterState | None = None) -> list[Action]:
+    return list(next_steps(Nobody(workload), Run([workload], gang), cluster or Cluster(), NOW).actions)
 
 
 def test_its_gang_takes_its_places_when_it_is_whole() -> None:
@@ -35,7 +37,6 @@ def test_its_gang_takes_its_places_when_it_is_whole() -> None:
 
 
 def test_nothing_is_done_before_its_admission_nor_after_its_end() -> None:
-    assert steps() == []
     gang = members(Stage.WAITING, Stage.WAITING)
     workload = alone()
     workload.status.conditions.append(Condition(type="Finished", status="True"))
@@ -46,7 +47,7 @@ def test_nothing_is_done_before_its_admission_nor_after_its_end() -> None:
 
 
 def test_a_closed_place_takes_its_admission_back() -> None:
-    (step,) = steps(alone(), members(Stage.WAITING, Stage.WAITING), closed=("n1",))
+    (step,) = steps(alone(), members(Stage.WAITING, Stage.WAITING), cluster=Cluster((NODES, node("n1", cordoned=True))))
     assert isinstance(step, PatchWorkload)
     said = {c["type"]: (c["status"], c["reason"]) for c in step.patch["status"]["conditions"]}
     assert said["Evicted"] == ("True", "NodeFailures")
@@ -118,5 +119,5 @@ def test_a_plan_that_cannot_be_read_is_told_on_the_workload() -> None:
     assignment.levels = []
     (step,) = steps(workload, members(Stage.WAITING, Stage.WAITING))
     assert isinstance(step, Warn)
-    assert step.about is workload
+    assert step.about.object is workload
     assert "status.admission" in step.message
