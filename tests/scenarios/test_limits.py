@@ -57,7 +57,7 @@ async def test_more_than_the_limit_range_allows_is_told_until_it_is_allowed(aren
     await arena.submit(job("large", 2))
     condition = await arena.until_condition("large", QUOTA_RESERVED, "False", text="at most 4, by LimitRange small")
     assert condition.reason == "Misconfigured"
-    assert f"containers[0].resources.limits[{GPU}] is 8" in condition.message
+    assert f"containers[0].resources.limits[{GPU}]: found 8" in condition.message
     await arena.submit(job("allowed", 2, gpus=4))
     await arena.until_running("allowed", 2)
     await arena.cluster.delete(LIMIT_RANGES, "small", arena.namespace)
@@ -70,7 +70,7 @@ async def test_the_overhead_of_a_runtime_class_takes_room_on_nodes(arena: Arena)
     sandbox = arena.scoped("sandbox")
     await arena.start(ONLY_GPUS)
     await arena.submit(asking("boxed", 2, runtime_class=sandbox, cpu="40", **{GPU: "1"}))
-    await arena.until_condition("boxed", QUOTA_RESERVED, "False", text=f"runtimeClassName is '{sandbox}'")
+    await arena.until_condition("boxed", QUOTA_RESERVED, "False", text=f"runtimeClassName: found '{sandbox}'")
     await arena.submit(asking("open", 2, cpu="40", **{GPU: "1"}))
     pods = await arena.until_running("open", 2)
     assert len({pod.spec.node_name for pod in pods}) == 1
