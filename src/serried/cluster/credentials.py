@@ -1,29 +1,15 @@
-"""Where the API server is and how to be let in: kubeconfig files and in-cluster service accounts.
-
-kubernetes-asyncio reads the files, runs exec plug-ins and refreshes tokens; what its own client would be
-given is turned into `Access`, which is all that a request of ours needs.
-"""
+"""How to be let in by an API server: what a request needs, TLS, and the service account of the pod we run in."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import os
-import re
 import ssl
-import urllib.parse
-import urllib.request
+import tempfile
+import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
-
-import yaml
-from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import incluster_config, kube_config
-from kubernetes_asyncio.config.config_exception import ConfigException
-
-log = logging.getLogger(__name__)
+from urllib.parse import urlsplit
 
 #: Files with tokens are read again after this many seconds: the kubelet and others rotate them.
 TOKEN_FILE_SECONDS = 60.0
@@ -32,17 +18,7 @@ RENEW_BEFORE_SECONDS = 120.0
 #: An exec plug-in is not asked more often than this, whatever end it gives its tokens.
 LEAST_SECONDS = 5.0
 
-#: What kubernetes-asyncio lets through when a file is not as it expects.
-_BROKEN = (
-    ConfigException,
-    yaml.YAMLError,
-    OSError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    AssertionError,
-)
+_SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 class ConfigError(Exception):
@@ -56,11 +32,13 @@ class Access:
     #: Scheme, host, port and perhaps a path prefix; no slash at the end.
     server: str
     headers: dict[str, str]
+    #: None: no TLS
     ssl: ssl.SSLContext | None = None
     #: Name the server's certificate must have, where it is not the host's.
     server_hostname: str | None = None
+    #: "http://host:port", perhaps with a name and a password
     proxy: str | None = None
-    #: When to load anew, in `loop.time()` seconds; None: not before the server answers 401.
+    #: When to load anew, in seconds of `time.monotonic()`; None: not before the server answers 401.
     good_until: float | None = None
 
 
@@ -70,150 +48,97 @@ class AccessSource(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Tls:
-    """Makes SSL contexts, and the same one again while the files' contents are the same, so that pools survive."""
+    """What an SSL context is made of; certificates and keys are PEM texts."""
+
+    #: None: the authorities that the system trusts
+    authority: bytes | None = None
+    certificate: bytes | None = None
+    key: bytes | None = None
+    verify: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Raises `ValueError` or `OSError`."""
+        context = ssl.create_default_context(cadata=self.authority.decode("ascii") if self.authority else None)
+        # Newer Pythons also insist on extensions that many clusters' own authorities leave out. Go does not.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if self.certificate is not None:
+            # ssl reads them from a file only. This one is nobody else's to read, and gone at once.
+            with tempfile.NamedTemporaryFile() as file:
+                file.write(self.certificate + b"\n" + (self.key or b""))
+                file.flush()
+                context.load_cert_chain(file.name)
+        if not self.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+class TlsCache:
+    """Makes SSL contexts, and the same one again while its contents are the same, so that connections survive."""
 
     def __init__(self) -> None:
-        self._contents: tuple[bytes | None, ...] = ()
-        self._context: ssl.SSLContext | None = None
+        self._last: tuple[Tls, ssl.SSLContext] | None = None
 
-    def context(self, config: Configuration) -> ssl.SSLContext | None:
-        if not (config.host or "").startswith("https"):
+    def context(self, server: str, tls: Tls) -> ssl.SSLContext | None:
+        """For a server with this URL; None if it is reached without TLS. Raises `ValueError` or `OSError`."""
+        if urlsplit(server).scheme != "https":
             return None
-        files = (config.ssl_ca_cert, config.cert_file, config.key_file)
-        contents = (*(Path(file).read_bytes() if file else None for file in files), bytes([config.verify_ssl]))
-        if self._context is None or contents != self._contents:
-            context = ssl.create_default_context(cafile=config.ssl_ca_cert)
-            # Newer Pythons also insist on extensions that many clusters' own authorities leave out. Go does not.
-            context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-            if config.cert_file:
-                context.load_cert_chain(config.cert_file, config.key_file)
-            if not config.verify_ssl:
-                context.check_hostname = False
-                context.verify_mode = ssl.CERT_NONE
-            self._contents, self._context = contents, context
-        return self._context
-
-
-class Kubeconfig:
-    """A kubeconfig file, or several joined as by kubectl ("a:b"); by default $KUBECONFIG or ~/.kube/config."""
-
-    def __init__(self, path: str | Path | None = None, context: str | None = None) -> None:
-        self._path = str(path or os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
-        self._context = context
-        self._tls = Tls()
-
-    async def load(self) -> Access:
-        if not self._exists():
-            raise ConfigError(f"kubeconfig {self._path}: no such file; name one with --kubeconfig or in $KUBECONFIG")
-        try:
-            return await self._load()
-        except _BROKEN as error:
-            where = f"kubeconfig {self._path}" + (f", context {self._context}" if self._context else "")
-            # The library does not mind the shape of a file, and falls over it.
-            shapeless = isinstance(error, (TypeError, AttributeError, LookupError, AssertionError))
-            what = ("it is empty, or no kubeconfig: " if shapeless else "") + _one_line(error)
-            raise ConfigError(f"{where}: {what}; check it with: kubectl --kubeconfig {self._path} version") from error
-
-    def _exists(self) -> bool:
-        parts = self._path.split(kube_config.ENV_KUBECONFIG_PATH_SEPARATOR)
-        return any(Path(part).expanduser().is_file() for part in parts if part)
-
-    async def _load(self) -> Access:
-        merger = kube_config.KubeConfigMerger(self._path)
-
-        def persist(_config: object) -> None:
-            # An OpenID provider may give each refresh token once only: as kubectl does, keep the new one in the file.
-            try:
-                merger.save_changes()
-            except OSError as error:
-                log.warning("kubeconfig %s: the renewed token could not be saved: %s", self._path, error)
-
-        loader = kube_config.KubeConfigLoader(
-            merger.config, active_context=self._context, config_base_path=None, config_persister=persist
-        )
-        config = Configuration()
-        await loader.load_and_set(config)
-        now = asyncio.get_running_loop().time()
-        expiry: datetime | None = getattr(loader, "exec_plugin_expiry", None)
-        good_until = None
-        if expiry is not None:
-            left = (expiry - datetime.now(UTC)).total_seconds()
-            good_until = now + max(left - RENEW_BEFORE_SECONDS, left / 2, LEAST_SECONDS)
-        elif _has_token_file(merger, loader):
-            good_until = now + TOKEN_FILE_SECONDS
-        try:
-            return _access(config, self._tls, good_until)
-        finally:
-            _remove_key_files(config)
+        if self._last is None or self._last[0] != tls:
+            self._last = tls, tls.context()
+        return self._last[1]
 
 
 class InCluster:
     """The service account of the pod this process runs in."""
 
-    def __init__(
-        self,
-        token: str = incluster_config.SERVICE_TOKEN_FILENAME,
-        certificate: str = incluster_config.SERVICE_CERT_FILENAME,
-    ) -> None:
+    def __init__(self, token: str = f"{_SERVICE_ACCOUNT}/token", authority: str = f"{_SERVICE_ACCOUNT}/ca.crt") -> None:
         self._token = token
-        self._certificate = certificate
-        self._tls = Tls()
+        self._authority = authority
+        self._tls = TlsCache()
 
     async def load(self) -> Access:
-        config = Configuration()
+        return self._load()
+
+    def _load(self) -> Access:
         try:
-            incluster_config.InClusterConfigLoader(
-                self._token, self._certificate, try_refresh_token=False
-            ).load_and_set(config)
-            return _access(config, self._tls, asyncio.get_running_loop().time() + TOKEN_FILE_SECONDS)
-        except _BROKEN as error:
+            host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+            server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+            return Access(
+                server,
+                bearer(Path(self._token).read_text()),
+                self._tls.context(server, Tls(authority=Path(self._authority).read_bytes())),
+                proxy=environment_proxy(server),
+                good_until=time.monotonic() + TOKEN_FILE_SECONDS,
+            )
+        except (KeyError, OSError, ValueError) as error:
+            why = f"{error} is not set" if isinstance(error, KeyError) else one_line(error)
             raise ConfigError(
-                f"in-cluster configuration ({self._token}, {self._certificate}): {_one_line(error)}; "
+                f"in-cluster configuration (token {self._token}, authority {self._authority}): {why}; "
                 "run in a pod with a service account, or give a kubeconfig with --kubeconfig"
             ) from error
 
 
-def _access(config: Configuration, tls: Tls, good_until: float | None) -> Access:
-    # Token files often end in a line break, which has no place in a header.
-    authorization = " ".join(config.api_key.get("BearerToken", "").split())
-    server = (config.host or "").rstrip("/")
-    return Access(
-        server=server,
-        headers={"Authorization": authorization} if authorization else {},
-        ssl=tls.context(config),
-        server_hostname=config.tls_server_name,
-        proxy=config.proxy or _environment_proxy(server),
-        good_until=good_until,
-    )
+def bearer(token: str) -> dict[str, str]:
+    """The header for a token. Raises `ValueError` when it is none; that it ends in a line break is usual for files."""
+    token = token.strip()
+    if not token.isascii() or not token.isprintable() or not token:
+        raise ValueError("the token is empty, or has characters that no header may have")
+    return {"Authorization": f"Bearer {token}"}
 
 
-def _environment_proxy(server: str) -> str | None:
+def environment_proxy(server: str) -> str | None:
     """The proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY ask for."""
-    url = urllib.parse.urlsplit(server)
+    url = urlsplit(server)
+    if not any(os.environ.get(name) for name in (f"{url.scheme}_proxy", f"{url.scheme}_proxy".upper())):
+        return None
+    import urllib.request  # it costs much, and few need it
+
     if not url.hostname or urllib.request.proxy_bypass(url.hostname):
         return None
     return urllib.request.getproxies().get(url.scheme)
 
 
-def _has_token_file(merger: kube_config.KubeConfigMerger, loader: kube_config.KubeConfigLoader) -> bool:
-    user = (loader.current_context or {}).get("context", {}).get("user")
-    entries = [entry for config in merger.config_files.values() for entry in config.get("users") or ()]
-    return any(entry["name"] == user and "tokenFile" in (entry["user"] or {}) for entry in entries)
-
-
-def _remove_key_files(config: Configuration) -> None:
-    """Removes the files kubernetes-asyncio made of inline certificates and keys: they are loaded, and keys are secret.
-
-    It would leave them till the end of the process, and for ever if that is killed.
-    """
-    made: dict[str, str] = getattr(kube_config, "_temp_files", {})
-    for content, file in list(made.items()):
-        if file in (config.ssl_ca_cert, config.cert_file, config.key_file):
-            del made[content]
-            Path(file).unlink(missing_ok=True)
-
-
-def _one_line(error: BaseException) -> str:
-    """Its message. The library quotes whole entries of the file in some, with the tokens in them: not here."""
-    return re.sub(r"\{.*\}", "{…}", " ".join(str(error).split())) or type(error).__name__
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

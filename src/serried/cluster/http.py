@@ -24,7 +24,8 @@ import msgspec
 from serried.api.meta import Object
 from serried.api.resources import PODS, Resource
 from serried.cluster.codec import UNDECODABLE, Codec, Lines
-from serried.cluster.credentials import Access, AccessSource, InCluster, Kubeconfig
+from serried.cluster.credentials import Access, AccessSource, InCluster
+from serried.cluster.kubeconfig import Kubeconfig
 from serried.cluster.protocol import (
     ApiError,
     Expired,

@@ -24,8 +24,10 @@ from cryptography.x509.oid import NameOID
 
 from serried.api.resources import PODS
 from serried.cluster import credentials
-from serried.cluster.credentials import ConfigError, InCluster, Kubeconfig
+from serried.cluster import kubeconfig as kubeconfigs
+from serried.cluster.credentials import ConfigError, InCluster
 from serried.cluster.http import HttpCluster
+from serried.cluster.kubeconfig import Kubeconfig
 from serried.cluster.protocol import Forbidden, Unavailable
 from tests.unit.cluster.server import Answer, ApiServer, kubeconfig, obj, refuse, reply
 
@@ -153,6 +155,39 @@ async def test_while_a_token_cannot_be_renewed_the_old_one_is_used(
             await ask(made)
 
 
+async def test_a_plugin_is_told_what_it_asks_for(tmp_path: Path) -> None:
+    """Its environment and, if it wants that, the cluster; a relative command is beside the kubeconfig."""
+    script = tmp_path / "plugin"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import json, os\n"
+        "info = json.loads(os.environ['KUBERNETES_EXEC_INFO'])\n"
+        "cluster = info['spec']['cluster']\n"
+        "said = [info['apiVersion'], info['kind'], cluster['server'], cluster['tls-server-name'], os.environ['WHO']]\n"
+        "print(json.dumps({'status': {'token': '/'.join(said)}}))\n"
+    )
+    script.chmod(0o700)
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "./plugin",
+        "args": None,
+        "env": [{"name": "WHO", "value": "me"}],
+        "provideClusterInfo": True,
+    }
+    config = kubeconfig(
+        tmp_path / "c", "https://api.example", user={"exec": plugin}, cluster={"tls-server-name": "kubernetes"}
+    )
+    token = "client.authentication.k8s.io/v1/ExecCredential/https://api.example/kubernetes/me"
+    assert (await Kubeconfig(config).load()).headers == {"Authorization": f"Bearer {token}"}
+
+
+async def test_a_plugin_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kubeconfigs, "EXEC_SECONDS", 0.3)
+    user = _exec(command=sys.executable, args=["-c", "import time; time.sleep(60)"])
+    with pytest.raises(ConfigError, match="has not ended"):
+        await Kubeconfig(kubeconfig(tmp_path / "c", "http://api.example", user=user)).load()
+
+
 # --- Files
 
 
@@ -212,6 +247,27 @@ async def test_kubeconfigs_are_found_and_joined_as_by_kubectl(tmp_path: Path, mo
     assert (await Kubeconfig(context="two").load()).server == "http://near.example"
 
 
+async def test_of_two_with_a_name_the_first_counts_and_paths_are_relative_to_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "token").write_text(f"from-{name}\n")
+    one = kubeconfig(tmp_path / "one" / "config", "http://one.example", user={"tokenFile": "token"})
+    two = kubeconfig(tmp_path / "two" / "config", "http://two.example", user={"tokenFile": "token"})
+    absent = tmp_path / "absent"
+    for files, name in (((one, two), "one"), ((absent, two, one), "two")):
+        access = await Kubeconfig(os.pathsep.join(map(str, files))).load()
+        assert access.server == f"http://{name}.example"
+        assert access.headers == {"Authorization": f"Bearer from-{name}"}
+
+
+async def test_a_null_is_nothing(tmp_path: Path) -> None:
+    user = {"token": "mine", "tokenFile": None, "exec": None, "client-key-data": None}
+    config = kubeconfig(tmp_path / "c", "http://api.example", user=user, cluster={"certificate-authority": None})
+    assert (await Kubeconfig(config).load()).headers == {"Authorization": "Bearer mine"}
+
+
 def _config(wrong: Mapping[str, Any] | None = None, *, user: Mapping[str, Any] | None = None) -> str:
     """A kubeconfig with something wrong with it."""
     good = {
@@ -237,15 +293,25 @@ def _exec(**more: Any) -> dict[str, Any]:
         (None, "no such file"),
         ("", "it is empty, or no kubeconfig"),
         ("just words", "it is empty, or no kubeconfig"),
-        ("a: [", "while parsing"),
+        ("a: [", "not YAML in line 1: while parsing"),
+        ("users:\n- name: me\n  user: {token: secret, token: secret, }secret", "not YAML in line 3"),
+        (_config({"current-context": ""}), "--context"),
+        (_config(_authority("server", "api.example:6443")), "not a URL"),
+        (_config(_authority("proxy-url", "socks5://proxy.example")), "proxy.example"),
+        (_config(_authority("certificate-authority-data", "secret")), "base64"),
+        (_config(user={"token": ["secret"]}), r"token"),
+        (_config(user={"token": "line\nbreak-secret"}), "characters"),
+        (_config(user={"tokenFile": "absent.token"}), "absent.token"),
+        (_config(user={"auth-provider": {"name": "gcp", "config": {"access-token": "secret"}}}), "gcp"),
+        (_config(user=_exec(command="no-such-plugin", installHint="Get it from the shop.")), "Get it from the shop"),
         (_config({"current-context": "absent"}), "absent"),
         (_config({"clusters": []}), "test"),
-        (_config({"contexts": None}), "test"),
+        (_config({"contexts": None}), "no context 'test'; there are: none"),
         (_config(_authority("certificate-authority", "absent.crt")), "absent.crt"),
         (_config(_authority("certificate-authority-data", "bm90aGluZw==")), "X509|SSL|certificate"),
-        (_config({"users": [{"name": "me", "token": "secret"}]}), "Expected key user in"),
+        (_config({"users": [{"name": "me", "token": "secret"}]}), "missing required field `user`"),
         (_config(user=_exec(command="no-such-plugin")), "no-such-plugin"),
-        (_config(user=_exec(command=sys.executable, args=["-c", "print(1)"])), "no kubeconfig|int"),
+        (_config(user=_exec(command=sys.executable, args=["-c", "print(1)"])), "no ExecCredential"),
         (_config(user=_exec(command=sys.executable, args=["-c", "exit('no card')"])), "no card"),
     ],
 )
@@ -428,4 +494,41 @@ async def test_verification_can_be_switched_off_and_another_name_asked_for(tmp_p
     async with await HttpCluster.from_kubeconfig(kubeconfig(tmp_path / "c", url, user=user, cluster=named)) as made:
         with pytest.raises(Unavailable, match="kubernetes"):
             await made.version()
+    await server.close()
+
+
+async def test_a_proxy_passes_tls_on(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = await _serve(authority)
+    certificate, key = authority.sign("me")
+    asked: list[bytes] = []
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).split(b"\r\n", 1)[0])
+        there, back = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+        async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+            while data := await source.read(1 << 16):
+                sink.write(data)
+            sink.close()
+
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+
+    proxy = await asyncio.start_server(tunnel, "127.0.0.1", 0)
+    async with proxy:
+        config = kubeconfig(
+            tmp_path / "config",
+            "https://api.example:6443",
+            user={"client-certificate": str(certificate), "client-key": str(key)},
+            cluster={
+                "certificate-authority": str(authority.certificate),
+                "tls-server-name": "127.0.0.1",
+                "proxy-url": f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}",
+            },
+        )
+        async with await HttpCluster.from_kubeconfig(config) as made:
+            assert await made.version() == "me"
+            assert await made.version() == "me"
+    assert asked == [b"CONNECT api.example:6443 HTTP/1.1"]
     await server.close()
