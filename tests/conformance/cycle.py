@@ -28,9 +28,11 @@ from serried.api.names import PendingReason
 from serried.api.quantity import resource_value
 from serried.place.options import PlaceOptions
 from serried.schedule.cycle.cycle import Admit, Cycle, Evict, Finish
+from serried.schedule.cycle.second_pass import needs_second
 from serried.schedule.engine import Engine
 from serried.schedule.state.records import ClusterQueueState, LocalUsage, Record
 from serried.schedule.state.state import State
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options, Transformation
 from serried.schedule.types.reasons import Reason
 
@@ -135,14 +137,14 @@ def _run(case: Case) -> _Outcome:
     heads: list[Key] = []
     for _ in range(case.get("cycles", 1)):
         heads = _heads(state)
-        second = set(state.second)
+        second = {key for key in state.requeue.workloads if needs_second(state, state.workloads[key])}
         cycle: Cycle = engine.cycle(now)
         # To admit what has its quota and no checks left is not for Kueue's scheduler, but for another part of it.
         outcome.admits += [a for a in cycle.decisions if a.kind != "checks"]
         outcome.evictions += cycle.evictions
         outcome.finishes += cycle.finishes
-        for key in second:
-            if key in state.second_waits:
+        for key in second - {a.key for a in cycle.decisions} - {e.key for e in cycle.evictions}:
+            if state.requeue.waits(key, Changed.NODES):
                 outcome.second_failed.append(key)
         for key in heads:
             record = state.workloads[key]

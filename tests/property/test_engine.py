@@ -346,7 +346,7 @@ class EngineStory(RuleBasedStateMachine):
         other, outcomes = Engine(), []
         for what, arguments in self.history:
             if what == "cycle":
-                result = other.cycle(*arguments)
+                result = other.cycle(arguments[0], limit=arguments[1])
                 outcomes.append(msgspec.json.encode([result.decisions, result.waits, result.more]))
             else:
                 getattr(other, what)(*arguments)

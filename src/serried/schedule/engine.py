@@ -197,24 +197,13 @@ class Engine:
     @property
     def dirty(self) -> bool:
         """Whether a cycle could do something."""
-        state = self._state
-        return bool(
-            state.outbox
-            or state.awake
-            or state.nodes_stirred
-            or state.quota_stirred
-            or state.quota_lent
-            or state.trees_changed
-            or state.places_changed
-            or state.promised
-            or state.second
-        )
+        return bool(self._state.outbox or self._state.requeue)
 
     @property
     def wake_at(self) -> datetime | None:
         """When a cycle could do something although nothing happens before: somebody's time to back off is over, or
         what LocalQueues have used is to be worked out."""
-        times = [self._state.backing_off[0][0] if self._state.backing_off else None, sample_due(self._state)]
+        times = [self._state.requeue.next_time, sample_due(self._state)]
         return min((time for time in times if time is not None), default=None)
 
     def cycle(self, now: datetime, *, limit: int = DEFAULT_LIMIT, spent: Callable[[], bool] = lambda: False) -> Cycle:
@@ -238,8 +227,7 @@ class Engine:
     @property
     def has_news(self) -> bool:
         """Whether `queues_changed` or `cohorts_changed` has something to say."""
-        state = self._state
-        return bool(state.accounts.changed or state.changed_trees or state.requoted_trees)
+        return bool(self._state.stale)
 
     def queues_changed(self) -> set[Key]:
         """The queues whose status may differ from what it was when this was last called."""

@@ -8,7 +8,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from heapq import nsmallest
@@ -22,13 +22,13 @@ from serried.schedule.cycle.nominate import Nomination, nominate, takes
 from serried.schedule.cycle.order import Entry, in_order
 from serried.schedule.cycle.reason_text import preemption_message, reason_of
 from serried.schedule.cycle.second_pass import second_pass
+from serried.schedule.cycle.unschedulable import block, pause, report_arrivals, take_changes
 from serried.schedule.flavors.assigner import NO_RULES, Rules
 from serried.schedule.flavors.assignment import Fit, RefusalKind
 from serried.schedule.flavors.flavor_topology import still_held
 from serried.schedule.state.fair_usage import count_usage, sample_usage
-from serried.schedule.state.pending_queue import Unschedulable
-from serried.schedule.state.records import Promise, Record
-from serried.schedule.state.requeue import park, report_arrivals, wake
+from serried.schedule.state.pending_queue import Scan, Unschedulable
+from serried.schedule.state.records import ClusterQueueState, Promise, Record
 from serried.schedule.state.routing import end_backoff
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
@@ -49,26 +49,25 @@ def run_cycle(state: State, now: datetime, limit: int, spent: Callable[[], bool]
     back the rest (StrictFIFO).
     """
     end_backoff(state, now)
-    state.complete()
+    take_changes(state)
+    state.account_for_missing()
     sample_usage(state, now)
-    wake(state)
     turn = _Turn(state, now, limit, spent)
     turn.look_again()
-    turn.keep_promises()
     while heads := turn.heads():
         turn.round(heads)
         if state.options.one_head or turn.is_over():
             break
     state.looked_at = None
-    for name in list(state.awake):
+    for name in list(state.requeue.queues):
         queue = state.cluster_queues.get(name)
         if queue is None or state.head(queue) is None:
-            del state.awake[name]
+            del state.requeue.queues[name]
             if queue is not None:
                 report_arrivals(state, queue)
     waits = [Wait(key, reason) for key, reason in state.outbox.items()]
     state.outbox.clear()
-    more = bool(state.awake or state.second or state.promised)
+    more = bool(state.requeue.queues or state.requeue.workloads)
     return Cycle(turn.admits, waits, more=more, evictions=turn.evictions, finishes=turn.finishes)
 
 
@@ -91,31 +90,39 @@ class _Turn:
         """Whether what is left is for the next cycle."""
         return self.left <= 0 or self.spent()
 
-    # --- those that hold something already
+    # --- those that hold quota, or were promised some
 
     def look_again(self) -> None:
-        """Workloads that hold quota and need a place, another place, or to be admitted or evicted by their checks."""
-        for key in list(self.state.second):
-            self.state.looked_at = key
-            record = self.state.workloads[key]
-            for decision in second_pass(self.state, record):
-                self.moves += 1
-                if isinstance(decision, Grant):
-                    self._grant(record, decision)
-                else:
-                    record.evicting = True
-                    self.evictions.append(
-                        Evict(
-                            key,
-                            record.info.uid,
-                            record.resource_version,
-                            decision.reason,
-                            decision.message,
-                            deactivate=decision.deactivate,
-                        )
-                    )
+        """Workloads that hold quota and need a place, another place, or to be admitted or evicted by their checks; then
+        those whose victims have gone."""
+        due = [self.state.workloads[key] for key in self.state.requeue.workloads]
+        for record in sorted(due, key=lambda record: record.promise is not None):
+            self.state.looked_at = record.info.key
+            del self.state.requeue.workloads[record.info.key]
+            if record.promise is not None:
+                self._keep(record, record.promise)
+            else:
+                self._second_pass(record)
             if self.spent():
                 return
+
+    def _second_pass(self, record: Record) -> None:
+        for decision in second_pass(self.state, record):
+            self.moves += 1
+            if isinstance(decision, Grant):
+                self._grant(record, decision)
+                continue
+            record.evicting = True
+            self.evictions.append(
+                Evict(
+                    record.info.key,
+                    record.info.uid,
+                    record.resource_version,
+                    decision.reason,
+                    decision.message,
+                    deactivate=decision.deactivate,
+                )
+            )
 
     def _grant(self, record: Record, grant: Grant) -> None:
         reservation = grant.reservation
@@ -134,42 +141,34 @@ class _Turn:
             )
         )
 
-    def keep_promises(self) -> None:
-        """Those whose victims have gone take what was kept for them; if that is not there any more, they wait anew."""
-        for key in list(self.state.promised):
-            self.state.looked_at = key
-            record = self.state.workloads[key]
-            promise = record.promise
-            assert promise is not None
-            queue = self.state.cluster_queues[record.cluster_queue]
-            mark = self.state.journal.checkpoint()
-            self.state.lift_promise(record)
-            # With no more pods than others were preempted for: with more it may not be worth their place any more.
-            asked = replace(record.info, pod_sets=promise.pod_sets)
-            found = nominate(self.state, queue, asked, self.now)
-            self.state.journal.rollback(mark)
-            lingering = any(self.state.world.has_pods(victim) for victim in promise.victims)
-            if not found.fits and lingering:
-                del self.state.promised[key]
-                self.state.promise_waits[key] = None
-                continue
-            self.state.end_promise(record)
-            order = record.info.order
-            queue.pending.remove(order)
-            queue.pending.add(order, record.info.equivalence_class)
-            self.state.awake[queue.name] = None
-            if found.fits:
-                self._admit(Entry(record, queue, found))
-            self.moves += 1
-            if self.spent():
-                return
+    def _keep(self, record: Record, promise: Promise) -> None:
+        """It takes what was kept for it; if that is not there any more, it waits anew."""
+        state, order = self.state, record.info.order
+        queue = state.cluster_queues[record.cluster_queue]
+        mark = state.journal.checkpoint()
+        state.lift_promise(record)
+        # With no more pods than others were preempted for: with more it may not be worth their place any more.
+        asked = replace(record.info, pod_sets=promise.pod_sets)
+        found = nominate(state, queue, asked, self.now)
+        state.journal.rollback(mark)
+        if not found.fits and any(state.world.has_pods(victim) for victim in promise.victims):
+            # Their pods are still on the nodes.
+            state.requeue.wait(record.info.key, Changed.NODES)
+            return
+        state.end_promise(record)
+        queue.pending.remove(order)
+        queue.pending.add(order, record.info.equivalence_class)
+        state.requeue.activate(queue.name)
+        if found.fits:
+            self._admit(Entry(record, queue, found))
+        self.moves += 1
 
     # --- rounds
 
     def heads(self) -> list[Order]:
         """The next candidate of every ClusterQueue; of more than may be looked at, the first."""
         found = []
-        for name in self.state.awake:
+        for name in self.state.requeue.queues:
             queue = self.state.cluster_queues.get(name)
             if queue is not None and (head := self.state.head(queue)) is not None:
                 found.append(head)
@@ -203,7 +202,7 @@ class _Turn:
         record = self.state.workloads[order[3], order[4]]
         self.state.looked_at = record.info.key
         queue = self.state.cluster_queues[record.cluster_queue]
-        found = nominate(self.state, queue, record.info, self.now, record.start)
+        found = nominate(self.state, queue, record.info, self.now, _start(queue, order))
         return Entry(record, queue, found, self.moves)
 
     def _serve(self, entry: Entry, blocked: list[Entry]) -> None:
@@ -246,7 +245,9 @@ class _Turn:
         if state.options.one_head:
             chosen = {p.pod_set.name: p.flavors for p in entry.nomination.assignment.pod_sets}
             rules = Rules(nominated={name: {r: c.flavor for r, c in f.items()} for name, f in chosen.items()})
-        entry.nomination = nominate(state, entry.queue, record.info, self.now, record.start, rules)
+        entry.nomination = nominate(
+            state, entry.queue, record.info, self.now, _start(entry.queue, record.info.order), rules
+        )
         entry.seen = self.moves
 
     def _block(self, entry: Entry, blocked: list[Entry]) -> None:
@@ -308,17 +309,15 @@ class _Turn:
         unschedulable = Unschedulable(self._reason(entry), found.blocked_on, never)
         if furthest is not None and furthest[1].kind == RefusalKind.WAITS_QUOTA and (hopeless := self._hopeless(entry)):
             unschedulable = hopeless
-        if record.so_far is not None:
-            unschedulable = record.so_far.and_then(unschedulable)
+        scan = queue.pending.scan(record.info.order)
+        if scan is not None:
+            unschedulable = scan.so_far.and_then(unschedulable)
         short = any(r.kind == RefusalKind.WAITS_QUOTA for p in found.pod_sets for r in p.refusals)
         if start and found.mode == Fit.PREEMPT and (short or self.state.options.one_head):
             # The scan stopped at a flavor where preemption could have helped. It goes on behind it.
-            record.start, record.so_far = start, unschedulable
-            self.state.scanning[record.info.key] = None
-            self.state.report(record.info.key, unschedulable.reason)
+            pause(self.state, queue, record.info.order, Scan(start, unschedulable))
             return
-        self.state.restart_scan(record)
-        park(self.state, queue, record.info.order, unschedulable)
+        block(self.state, queue, record.info.order, unschedulable)
 
     def _hopeless(self, entry: Entry) -> Unschedulable | None:
         """What no quota, or no domain, could ever hold need not wait for what is looked at before that, nor hold back
@@ -354,7 +353,7 @@ class _Turn:
         except AssignmentError as error:
             problem = Problem("spec.podSets", f"placed as {error}", "a placement that a topologyAssignment can hold")
             reason = wording.misconfigured(problem)
-            park(state, queue, record.info.order, Unschedulable(reason, Changed.NODES, never=True))
+            block(state, queue, record.info.order, Unschedulable(reason, Changed.NODES, never=True))
             return
         old = found.replaces
         state.leave(record)
@@ -368,7 +367,7 @@ class _Turn:
             why = FinishedReason.SLICE_REPLACED
             self.finishes.append(Finish(old.info.key, old.info.uid, old.resource_version, why, message))
         state.take(record, grant.reservation)
-        state.lend(queue.name, grant.reservation.usage)
+        state.borrowed(queue.name, grant.reservation.usage)
         if grant.reservation.placements:
             self.moves += 1
         count_usage(state, record, grant.reservation.usage)
@@ -402,9 +401,15 @@ class _Turn:
         self.moves += 1
         state.promise(record, promise)
         reason = wording.waits_for_victims(self._reason(entry), victims)
-        park(state, entry.queue, record.info.order, Unschedulable(reason, Changed.VICTIMS, never=False))
+        block(state, entry.queue, record.info.order, Unschedulable(reason, Changed.VICTIMS, never=False))
 
 
 def _gone(found: Nomination) -> list[Record]:
     """Those who hold nothing any more once this is decided."""
     return [v.record for v in found.victims] + ([found.replaces] if found.replaces is not None else [])
+
+
+def _start(queue: ClusterQueueState, order: Order) -> Mapping[tuple[int, str], int]:
+    """Where the scan of its flavors goes on."""
+    scan = queue.pending.scan(order)
+    return scan.start if scan is not None else {}

@@ -61,7 +61,6 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
     record = state.workloads.get(key)
     if record is None:
         return None
-    state.complete()
     info = record.info
     local_queue = info.queue[1]
     if record.reservation is not None:
@@ -70,7 +69,7 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
             state="admitted" if record.reservation.admitted else "reserved",
             local_queue=local_queue,
             cluster_queue=record.reservation.cluster_queue,
-            problems=[*record.reservation.problems, *state.incomplete.get(key, ())],
+            problems=[*record.reservation.problems, *record.missing],
         )
     if record.place == "finished":
         return Explanation(workload=name, state="finished", local_queue=local_queue)

@@ -8,6 +8,7 @@ from serried.api.meta import Key
 from serried.api.names import QueueReason
 from serried.schedule.state.routing import refresh
 from serried.schedule.state.state import State
+from serried.schedule.types.changed import Changed
 
 #: Reasons of a ClusterQueue whose message lists the flavors, or topologies, that there are.
 _NAMES_WHAT_IS_THERE = (QueueReason.FLAVOR_NOT_FOUND, QueueReason.TOPOLOGY_NOT_FOUND)
@@ -15,22 +16,22 @@ _NAMES_WHAT_IS_THERE = (QueueReason.FLAVOR_NOT_FOUND, QueueReason.TOPOLOGY_NOT_F
 
 def set_node(state: State, node: Node) -> None:
     if state.world.set_node(node):
-        state.stir_nodes()
+        state.requeue.changed(Changed.NODES)
 
 
 def delete_node(state: State, name: str) -> None:
     if state.world.delete_node(name):
-        state.stir_nodes()
+        state.requeue.changed(Changed.NODES)
 
 
 def set_pod(state: State, pod: Pod) -> None:
     if state.world.set_pod(pod):
-        state.stir_nodes()
+        state.requeue.changed(Changed.NODES)
 
 
 def delete_pod(state: State, key: Key) -> None:
     if state.world.delete_pod(key):
-        state.stir_nodes()
+        state.requeue.changed(Changed.NODES)
 
 
 def set_topology(state: State, topology: Topology) -> None:
@@ -58,7 +59,10 @@ def delete_flavor(state: State, name: str) -> None:
 
 
 def _flavors_changed(state: State, names: set[str]) -> None:
-    state.places_changed = bool(state.incomplete)
+    for key, record in state.workloads.items():
+        if record.missing:
+            # It may hold places in one of them.
+            state.requeue.look_at(key)
     for queue in list(state.cluster_queues.values()):
         if names.intersection(queue.quotas.flavors) or queue.activity.reason in _NAMES_WHAT_IS_THERE:
             refresh(state, queue)

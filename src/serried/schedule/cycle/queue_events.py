@@ -15,6 +15,7 @@ from serried.schedule.state.pending_queue import PendingQueue
 from serried.schedule.state.records import Activity, ClusterQueueState, CohortState, LocalQueueState
 from serried.schedule.state.routing import refresh, refresh_local, reroute
 from serried.schedule.state.state import State
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.workload import read_weight
 
 _UNKNOWN = Activity(False, "", "")
@@ -65,7 +66,7 @@ def delete_cluster_queue(state: State, name: str) -> None:
         return
     _empty(state, queue)
     del state.cluster_queues[name]
-    state.awake.pop(name, None)
+    state.requeue.queues.pop(name, None)
     tree = state.ledger.tree_of(name)
     state.ledger.remove_quotas(name)
     _tree_changed(state, tree)
@@ -84,9 +85,9 @@ def _empty(state: State, queue: ClusterQueueState) -> None:
 
 def _tree_changed(state: State, *trees: str) -> None:
     """Quota that others in these trees can borrow has changed."""
-    if state.fair_sharing is not None:
-        state.requoted_trees.update(dict.fromkeys(trees))
-    state.trees_changed.update(dict.fromkeys(trees))
+    state.stale.quotas(trees)
+    for tree in trees:
+        state.requeue.changed(Changed.QUOTAS, tree)
 
 
 def _weight(fair_sharing: FairSharing | None) -> Fraction:
@@ -122,7 +123,7 @@ def delete_cohort(state: State, name: str) -> None:
 
 def _cohorts_changed(state: State, trees: set[str]) -> None:
     """Quota of a cohort, or what is above what, has changed: everyone in these trees is looked at again."""
-    state.changed_trees.update(dict.fromkeys(trees))
+    state.stale.cohorts(trees)
     for name, queue in list(state.cluster_queues.items()):
         if queue.spec.cohort_name and state.ledger.tree_of(name) in trees:
             refresh(state, queue)
@@ -169,7 +170,7 @@ def set_local_queue(state: State, local_queue: LocalQueue) -> None:
     queue = LocalQueueState(local_queue.spec, local_queue.metadata.generation, terminating, _UNKNOWN)
     state.local_queues[key] = queue
     state.leads_to.setdefault(queue.spec.cluster_queue, {})[key] = None
-    state.accounts.touch(("", queue.spec.cluster_queue))
+    state.stale.queue(("", queue.spec.cluster_queue))
     refresh_local(state, key)
     reroute(state, key)
     if queue.spec.stop_policy == "HoldAndDrain":
@@ -193,7 +194,7 @@ def _unlink(state: State, key: Key, queue: LocalQueueState) -> None:
     del leads[key]
     if not leads:
         del state.leads_to[target]
-    state.accounts.touch(("", target))
+    state.stale.queue(("", target))
 
 
 # --- namespaces

@@ -18,6 +18,7 @@ from serried.schedule.cycle.admission import Grant
 from serried.schedule.state.admission_checks import required_checks
 from serried.schedule.state.records import Record, Reservation
 from serried.schedule.state.state import State
+from serried.schedule.types.changed import Changed
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,6 @@ def lacks_checks(state: State, record: Record) -> bool:
 def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
     """What becomes of it. What it gets is taken in the model."""
     key, reservation = record.info.key, record.reservation
-    state.second.pop(key, None)
     if reservation is None or not needs_second(state, record):
         return
     stopped = _stopped(state, record, reservation)
@@ -92,7 +92,7 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
     found = _place(state, reservation, delayed, None)
     if isinstance(found, NoPlacement):
         # Its nodes may still be coming up.
-        state.second_waits[key] = None
+        state.requeue.wait(key, Changed.NODES)
         return
     placed = _with_places(reservation, found)
     if placed is not None:
@@ -143,7 +143,7 @@ def _replace_node(state: State, record: Record, reservation: Reservation) -> Ite
                 f"Workload was evicted as there was no replacement for a failed node: {lost[0]}",
             )
         else:
-            state.second_waits[record.info.key] = None
+            state.requeue.wait(record.info.key, Changed.NODES)
         return
     changed = _with_places(reservation, found)
     if changed is not None:

@@ -97,23 +97,12 @@ def resource_requests(state: State, key: Key) -> list[PodSetResources]:
 
 def queues_changed(state: State) -> set[Key]:
     """The queues whose status may differ from what it was when this was last called."""
-    changed = set(state.accounts.changed)
-    state.accounts.changed.clear()
-    if state.fair_sharing is not None:
-        # A share depends on all quota of its tree, and that of a cohort on all usage below it.
-        trees = state.ledger.tree_of
-        if state.requoted_trees:
-            changed.update(("", name) for name in state.cluster_queues if trees(name) in state.requoted_trees)
-            state.requoted_trees.clear()
-        state.changed_trees.update(dict.fromkeys(trees(name) for namespace, name in changed if not namespace))
-    return changed
+    return state.stale.take_queues(state.cluster_queues, state.ledger.tree_of)
 
 
 def cohorts_changed(state: State) -> set[str]:
     """The same of Cohorts, once `queues_changed` has looked."""
-    changed = {name for name in state.cohorts if state.ledger.tree_above(name) in state.changed_trees}
-    state.changed_trees.clear()
-    return changed
+    return state.stale.take_cohorts(state.cohorts, state.ledger.tree_above)
 
 
 def _condition(activity: Activity, generation: int) -> Condition:

@@ -15,6 +15,7 @@ from serried.schedule.state.fair_usage import count_usage
 from serried.schedule.state.records import Record
 from serried.schedule.state.routing import route
 from serried.schedule.state.state import State
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.workload import WorkloadInfo, read_workload
 
 
@@ -84,8 +85,8 @@ def _reread(state: State, record: Record, workload: Workload, problems: Sequence
                 record.info.queued_at,
             ):
                 # Others may preempt it that might not before.
-                state.stir_quota(record.reservation.cluster_queue)
-                state.stir_nodes()
+                state.released(record.reservation.cluster_queue)
+                state.requeue.changed(Changed.NODES)
         record.checks = checks
     if record.info.evicted and record.reservation is not None and not record.reservation.confirmed:
         # It was evicted before the admission that is on its way.
@@ -138,7 +139,7 @@ def _take(state: State, record: Record, workload: Workload) -> None:
 
 def look_again(state: State, record: Record) -> None:
     if needs_second(state, record):
-        state.second[record.info.key] = None
+        state.requeue.look_at(record.info.key)
 
 
 def delete_workload(state: State, key: Key) -> None:

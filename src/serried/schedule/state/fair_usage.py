@@ -44,11 +44,11 @@ def sample_usage(state: State, now: datetime) -> None:
             after = _faded(usage.amounts, held, elapsed, config.half_life)
         state.local_usage[key] = LocalUsage(now, after)
         if after != before:
-            state.accounts.touch(key)
+            state.stale.queue(key)
     # Somebody else may come first now.
     for name, queue in state.cluster_queues.items():
         if queue.pending.strict and state.usage_ordered(name) and state.head(queue) is not None:
-            state.awake[name] = None
+            state.requeue.activate(name)
 
 
 def sample_due(state: State) -> datetime | None:

@@ -1,15 +1,15 @@
-"""The pending workloads of one ClusterQueue: in order, in groups of equal shape, each group ready or parked.
+"""The pending workloads of one ClusterQueue: in order, in equivalence classes, each active or unschedulable.
 
-Workloads of one shape fit or do not fit alike, so only the first of a group is ever looked at. When it does not fit,
-the group is parked with the reason, until something changes that could help it. A cycle thus costs in proportion to
-the shapes that may fit, not to the workloads that wait.
+Workloads of one class fit or do not fit alike, so only the first of a class is ever looked at. When it does not fit,
+the class is unschedulable, for a reason, until something changes that it is blocked on. A cycle thus costs in
+proportion to the classes that may fit, not to the workloads that wait.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from serried.schedule.types.changed import Changed
@@ -17,28 +17,39 @@ from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Unschedulable:
-    """Why a group does not fit now."""
+    """Why a class does not fit now."""
 
     reason: Reason
+    #: what has to change before it is looked at again
     blocked_on: Changed
     #: whether it can never fit as it is written, on the quota and nodes there are
     never: bool
 
     def and_then(self, later: Unschedulable) -> Unschedulable:
-        """Both, of two parts of the flavors: what helps one of them helps, and the reason is that of one that
-        may fit some day."""
+        """Both, of two parts of the flavors: it is blocked on either, and the reason is that of one that may fit some
+        day."""
         reason = later.reason if self.never and not later.never else self.reason
         return Unschedulable(reason, self.blocked_on | later.blocked_on, self.never and later.never)
 
 
-@dataclass
-class _Group:
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A scan of flavors that has stopped half way."""
+
+    #: where to go on: (pod set, resource) → index of the flavor
+    start: Mapping[tuple[int, str], int]
+    #: what it has come to so far
+    so_far: Unschedulable
+
+
+@dataclass(slots=True)
+class _Class:
     #: sorted, never empty
     members: list[Order] = field(default_factory=list)
-    parked: Unschedulable | None = None
-    #: the code of the reason it was parked with last
+    unschedulable: Unschedulable | None = None
+    #: the code of the reason it was unschedulable for last
     last_code: str = ""
 
 
@@ -52,19 +63,21 @@ class PendingQueue:
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
         self._order: list[Order] = []
-        self._groups: dict[bytes, _Group] = {}
-        self._shapes: dict[Order, bytes] = {}
-        #: heaps of (first member, shape); an entry counts as long as its group is ready (or holds back) and starts so
-        self._ready: list[tuple[Order, bytes]] = []
+        self._classes: dict[bytes, _Class] = {}
+        self._class_of: dict[Order, bytes] = {}
+        #: heaps of (first member, class); an entry counts as long as its class is active (or holds back) and starts so
+        self._active: list[tuple[Order, bytes]] = []
         self._holding: list[tuple[Order, bytes]] = []
-        #: shapes of the groups that each kind of help could wake
-        self._helped: dict[Changed, dict[bytes, None]] = {Changed.RELEASED: {}, Changed.NODES: {}}
+        #: kind of change → the classes that are blocked on it
+        self._blocked: dict[Changed, dict[bytes, None]] = {}
+        #: members of active classes whose scan of flavors goes on in the next cycle
+        self._scans: dict[Order, Scan] = {}
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __contains__(self, order: Order) -> bool:
-        return order in self._shapes
+        return order in self._class_of
 
     def orders(self) -> list[Order]:
         """Everyone who waits, first to last."""
@@ -80,30 +93,39 @@ class PendingQueue:
         return self._order[max(0, position - limit) : position]
 
     def unschedulable(self, order: Order) -> Unschedulable | None:
-        """Why its group is parked; None: it is ready to be looked at."""
-        return self._groups[self._shapes[order]].parked
+        """Why its class is unschedulable; None: it is to be looked at."""
+        return self._classes[self._class_of[order]].unschedulable
 
-    def add(self, order: Order, shape: bytes) -> None:
-        """A workload starts to wait. If others of its shape are parked, it is parked with them."""
+    def scan(self, order: Order) -> Scan | None:
+        """Where its scan of flavors goes on; None: at the first flavor."""
+        return self._scans.get(order)
+
+    # --- coming and going
+
+    def add(self, order: Order, equivalence_class: bytes) -> None:
+        """A workload starts to wait. If others of its class are unschedulable, so is it."""
         insort(self._order, order)
-        self._shapes[order] = shape
-        group = self._groups.setdefault(shape, _Group())
-        insort(group.members, order)
-        if group.members[0] == order:
-            self._first_changed(shape, group)
+        self._class_of[order] = equivalence_class
+        found = self._classes.setdefault(equivalence_class, _Class())
+        insort(found.members, order)
+        if found.members[0] == order:
+            self._first_changed(equivalence_class, found)
 
     def remove(self, order: Order) -> None:
         """A workload stops waiting: it was admitted, changed, or is gone."""
         del self._order[bisect_left(self._order, order)]
-        shape = self._shapes.pop(order)
-        group = self._groups[shape]
-        was_first = group.members[0] == order
-        del group.members[bisect_left(group.members, order)]
-        if not group.members:
-            self._forget_help(shape)
-            del self._groups[shape]
+        self._scans.pop(order, None)
+        name = self._class_of.pop(order)
+        found = self._classes[name]
+        was_first = found.members[0] == order
+        del found.members[bisect_left(found.members, order)]
+        if not found.members:
+            self._unblock(name)
+            del self._classes[name]
         elif was_first:
-            self._first_changed(shape, group)
+            self._first_changed(name, found)
+
+    # --- who is next
 
     def head(self, before: Callable[[Order], float] | None = None) -> Order | None:
         """The next workload to look at; None: nobody until something changes.
@@ -111,12 +133,12 @@ class PendingQueue:
         `before`: what counts before the order, less first.
         """
         if before is not None:
-            holds_back = [g for g in self._groups.values() if self.strict and self._counts(g, holding=True)]
-            ready = [group for group in self._groups.values() if group.parked is None]
-            orders = (member for group in (*ready, *holds_back) for member in group.members)
+            holds_back = [c for c in self._classes.values() if self.strict and self._counts(c, holding=True)]
+            active = [found for found in self._classes.values() if found.unschedulable is None]
+            orders = (member for found in (*active, *holds_back) for member in found.members)
             first = min(orders, key=lambda order: (before(order), order), default=None)
             return first if first is not None and self.unschedulable(first) is None else None
-        first = self._top(self._ready, holding=False)
+        first = self._top(self._active, holding=False)
         if first is None:
             return None
         holder = self.holder()
@@ -126,73 +148,68 @@ class PendingQueue:
         """Under StrictFIFO: the workload that holds back everything behind it."""
         return self._top(self._holding, holding=True)
 
-    def park(self, order: Order, parked: Unschedulable) -> list[Order]:
-        """The group that starts with this workload does not fit.
+    # --- what does not fit
 
-        Returns those whose reason is a new one: for a change of numbers alone, the first only, else all of the group.
+    def pause(self, order: Order, scan: Scan) -> None:
+        """The scan of its flavors goes on in the next cycle, unless something changes before."""
+        self._scans[order] = scan
+
+    def block(self, order: Order, unschedulable: Unschedulable) -> list[Order]:
+        """The class that starts with this workload does not fit.
+
+        Returns those whose reason is a new one: for a change of numbers alone, the first only, else all of the class.
         """
-        shape = self._shapes[order]
-        group = self._groups[shape]
-        new = group.last_code != parked.reason.code
-        group.parked, group.last_code = parked, parked.reason.code
-        for help_, shapes in self._helped.items():
-            if help_ in parked.blocked_on:
-                shapes[shape] = None
-        self._first_changed(shape, group)
-        return list(group.members) if new else [order]
+        self._scans.pop(order, None)
+        name = self._class_of[order]
+        found = self._classes[name]
+        new = found.last_code != unschedulable.reason.code
+        found.unschedulable, found.last_code = unschedulable, unschedulable.reason.code
+        self._unblock(name)
+        for kind in unschedulable.blocked_on:
+            self._blocked.setdefault(kind, {})[name] = None
+        self._first_changed(name, found)
+        return list(found.members) if new else [order]
 
-    def wake(self, help_: Changed) -> None:
-        """Something changed: whoever it could help is to be looked at again."""
-        for kind, shapes in self._helped.items():
-            if kind in help_:
-                for shape in list(shapes):
-                    self._unpark(shape)
+    def changed(self, what: Changed) -> None:
+        """Something changed: whoever is blocked on it is to be looked at again, and scans of flavors begin anew."""
+        self._scans.clear()
+        for kind in what:
+            for name in list(self._blocked.get(kind, ())):
+                self._unblock(name)
+                self._classes[name].unschedulable = None
+                self._first_changed(name, self._classes[name])
 
-    def wake_all(self) -> None:
-        """Limits or flavors changed: everyone is to be looked at again, but those who were promised something."""
-        for shape, group in self._groups.items():
-            if group.parked is not None and Changed.VICTIMS not in group.parked.blocked_on:
-                self._unpark(shape)
+    def _unblock(self, name: bytes) -> None:
+        for names in self._blocked.values():
+            names.pop(name, None)
 
-    def waits_for(self, help_: Changed) -> bool:
-        """Whether this kind of help could wake anyone."""
-        return any(shapes for kind, shapes in self._helped.items() if kind in help_)
+    # --- the heaps
 
-    def _unpark(self, shape: bytes) -> None:
-        group = self._groups[shape]
-        self._forget_help(shape)
-        group.parked = None
-        self._first_changed(shape, group)
-
-    def _forget_help(self, shape: bytes) -> None:
-        for shapes in self._helped.values():
-            shapes.pop(shape, None)
-
-    def _first_changed(self, shape: bytes, group: _Group) -> None:
-        entry = (group.members[0], shape)
-        if group.parked is None:
-            self._push(self._ready, entry, holding=False)
-        elif self.strict and not group.parked.never:
+    def _first_changed(self, name: bytes, found: _Class) -> None:
+        entry = (found.members[0], name)
+        if found.unschedulable is None:
+            self._push(self._active, entry, holding=False)
+        elif self.strict and not found.unschedulable.never:
             self._push(self._holding, entry, holding=True)
 
     def _push(self, heap: list[tuple[Order, bytes]], entry: tuple[Order, bytes], *, holding: bool) -> None:
-        if len(heap) > 2 * len(self._groups) + 64:
+        if len(heap) > 2 * len(self._classes) + 64:
             # Entries that no longer count are dropped only when they come to the top; they must not pile up below it.
-            groups = self._groups.items()
-            heap[:] = sorted((g.members[0], shape) for shape, g in groups if self._counts(g, holding=holding))
+            classes = self._classes.items()
+            heap[:] = sorted((c.members[0], name) for name, c in classes if self._counts(c, holding=holding))
         else:
             heapq.heappush(heap, entry)
 
     def _top(self, heap: list[tuple[Order, bytes]], *, holding: bool) -> Order | None:
         while heap:
-            order, shape = heap[0]
-            group = self._groups.get(shape)
-            if group is not None and group.members[0] == order and self._counts(group, holding=holding):
+            order, name = heap[0]
+            found = self._classes.get(name)
+            if found is not None and found.members[0] == order and self._counts(found, holding=holding):
                 return order
             heapq.heappop(heap)
         return None
 
-    def _counts(self, group: _Group, *, holding: bool) -> bool:
+    def _counts(self, found: _Class, *, holding: bool) -> bool:
         if holding:
-            return group.parked is not None and not group.parked.never
-        return group.parked is None
+            return found.unschedulable is not None and not found.unschedulable.never
+        return found.unschedulable is None

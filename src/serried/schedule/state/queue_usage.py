@@ -9,6 +9,7 @@ from serried.api.kueue import FlavorUsage, ResourceUsage
 from serried.api.meta import Key
 from serried.api.quantity import format_quantity
 from serried.quota.quotas import FlavorResource
+from serried.schedule.state.stale_statuses import StaleStatuses
 
 
 @dataclass
@@ -34,31 +35,26 @@ class Account:
 class Accounts:
     """One account per queue: the key is ("", name) for a ClusterQueue, (namespace, name) for a LocalQueue."""
 
-    def __init__(self) -> None:
+    def __init__(self, stale: StaleStatuses) -> None:
         self._accounts: dict[Key, Account] = {}
-        #: queues whose numbers changed since they were last asked for, oldest change first
-        self.changed: dict[Key, None] = {}
+        self._stale = stale
 
     def __getitem__(self, queue: Key) -> Account:
         return self._accounts.get(queue) or Account()
 
-    def touch(self, queue: Key) -> None:
-        """Something that this queue reports has changed."""
-        self.changed[queue] = None
-
     def reserve(self, queue: Key, usage: Mapping[FlavorResource, int], sign: int) -> None:
         self._accounts.setdefault(queue, Account()).reserve(usage, sign)
-        self._settle(queue)
+        self._counted(queue)
 
     def admit(self, queue: Key, usage: Mapping[FlavorResource, int], sign: int) -> None:
         self._accounts.setdefault(queue, Account()).admit(usage, sign)
-        self._settle(queue)
+        self._counted(queue)
 
     def items(self) -> list[tuple[Key, Account]]:
         return list(self._accounts.items())
 
-    def _settle(self, queue: Key) -> None:
-        self.touch(queue)
+    def _counted(self, queue: Key) -> None:
+        self._stale.queue(queue)
         if not self._accounts[queue].reserving:
             del self._accounts[queue]
 

@@ -13,8 +13,7 @@ from serried.api.problem import Problem
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
 from serried.quota.quotas import FlavorResource, Quotas
-from serried.schedule.state.pending_queue import PendingQueue, Unschedulable
-from serried.schedule.types.changed import Changed
+from serried.schedule.state.pending_queue import PendingQueue
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order, WorkloadInfo
 
@@ -45,8 +44,6 @@ class ClusterQueueState:
     topology_only: bool = False
     #: some flavor names a topology that exists
     has_topology: bool = False
-    #: what has changed since its parked workloads were last woken
-    stirred: Changed = Changed.NOTHING
     #: arrivals that have not been told yet why they wait
     unreported: dict[Order, None] = field(default_factory=dict)
 
@@ -149,10 +146,8 @@ class Record:
     leaves: tuple[Placement, ...] = ()
     #: nodes of its places that are lost
     unhealthy: tuple[str, ...] = ()
-    #: where to go on with the scan of flavors: (pod set, resource) → index of the flavor
-    start: Mapping[tuple[int, str], int] = field(default_factory=dict)
-    #: what the scan has come to so far
-    so_far: Unschedulable | None = None
+    #: what of its places is not there, in words: it is charged when it comes back
+    missing: tuple[str, ...] = ()
 
     @property
     def is_leaving(self) -> bool:

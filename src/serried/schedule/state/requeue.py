@@ -1,100 +1,111 @@
-"""Those who do not fit: unschedulable with a reason, told, and woken when something changes that could help them."""
+"""Who is to be looked at again, and what has changed to bring that about."""
 
 from __future__ import annotations
 
-from serried.schedule.state.pending_queue import Unschedulable
-from serried.schedule.state.records import ClusterQueueState
-from serried.schedule.state.state import State
-from serried.schedule.types import wording
+import heapq
+from collections.abc import Mapping
+from datetime import datetime
+
+from serried.api.meta import Key
 from serried.schedule.types.changed import Changed
-from serried.schedule.types.reasons import Reason
-from serried.schedule.types.workload import Order
 
-#: So many at the front of a queue are told when only the numbers of their reason have changed. Of the others the reason
-#: told last stays as it is (each new one is a write to the API); `explain` always has the numbers of the moment.
-_KEPT_CURRENT = 16
-
-
-def wake(state: State) -> None:
-    """Those whom a change since the last cycle could help become candidates again."""
-    for tree in list(state.quota_stirred):
-        for name in state.short_of_quota.pop(tree, {}):
-            queue = state.cluster_queues.get(name)
-            if queue is not None:
-                queue.stirred |= Changed.RELEASED
-                state.awake[name] = None
-    state.quota_stirred.clear()
-    if state.trees_changed or state.quota_lent:
-        for name, queue in state.cluster_queues.items():
-            if not len(queue.pending):
-                continue
-            tree = state.ledger.tree_of(name)
-            if tree in state.trees_changed:
-                queue.stirred |= Changed.RELEASED
-                queue.pending.wake_all()
-                state.awake[name] = None
-            elif tree in state.quota_lent and queue.spec.preemption.reclaim_within_cohort != "Never":
-                # By quota alone nobody gains from what others borrow, unless shares count.
-                helped = Changed.NODES if state.fair_sharing is None else Changed.RELEASED | Changed.NODES
-                if queue.pending.waits_for(helped):
-                    queue.stirred |= helped
-                    state.awake[name] = None
-        state.trees_changed.clear()
-        state.quota_lent.clear()
-    if state.nodes_stirred:
-        for name in state.short_of_nodes:
-            queue = state.cluster_queues.get(name)
-            if queue is not None:
-                queue.stirred |= Changed.NODES
-                state.awake[name] = None
-        state.short_of_nodes.clear()
-        state.nodes_stirred = False
-    for name in state.awake:
-        queue = state.cluster_queues.get(name)
-        if queue is not None and queue.stirred:
-            queue.pending.wake(queue.stirred)
-    for key in list(state.scanning):
-        record = state.workloads[key]
-        if state.cluster_queues[record.cluster_queue].stirred:
-            state.restart_scan(record)
-    for name in state.awake:
-        if name in state.cluster_queues:
-            state.cluster_queues[name].stirred = Changed.NOTHING
+#: Who waits: a ClusterQueue by its name, for the equivalence classes in it, or a workload that holds quota or was
+#: promised some.
+Waiter = str | Key
+#: What is waited for: one kind of change, in one tree of cohorts ("" for nodes).
+_Topic = tuple[Changed, str]
 
 
-def park(state: State, queue: ClusterQueueState, order: Order, unschedulable: Unschedulable) -> None:
-    if Changed.NODES in unschedulable.blocked_on:
-        state.short_of_nodes[queue.name] = None
-    if Changed.RELEASED in unschedulable.blocked_on:
-        state.wait_for_quota(queue.name)
-    for member in queue.pending.park(order, unschedulable):
-        if _held_back(queue, member):
-            continue
-        queue.unreported.pop(member, None)
-        key = (member[3], member[4])
-        told = state.workloads[key].last_reason
-        if told is None or told.code != unschedulable.reason.code or queue.pending.position(member) < _KEPT_CURRENT:
-            state.report(key, unschedulable.reason)
+class Requeue:
+    """What woke whom.
+
+    Whoever cannot go on says what it waits for (`wait`); whatever changes is reported here (`changed`) and costs
+    nothing when nobody waits for it. The next cycle asks who may go on (`take_changes`, `workloads`, `queues`).
+    """
+
+    def __init__(self) -> None:
+        #: ClusterQueues in which somebody may be looked at
+        self.queues: dict[str, None] = {}
+        #: workloads that hold quota, or were promised some, and are to be looked at
+        self.workloads: dict[Key, None] = {}
+        self._waiting: dict[_Topic, dict[Waiter, None]] = {}
+        #: topics in which something has changed since the last cycle; somebody waits for each
+        self._changes: dict[_Topic, None] = {}
+        #: workloads that back off: until when, and in that order
+        self._not_before: dict[Key, datetime] = {}
+        self._backing_off: list[tuple[datetime, Key]] = []
+
+    def __bool__(self) -> bool:
+        """Whether the next cycle has anybody to look at."""
+        return bool(self.queues or self.workloads or self._changes)
+
+    # --- waiting
+
+    def wait(self, waiter: Waiter, on: Changed, tree: str = "") -> None:
+        """It cannot go on before something of this changes. `tree`: of cohorts, for all kinds but NODES."""
+        for topic in _topics(on, tree):
+            self._waiting.setdefault(topic, {})[waiter] = None
+
+    def waits(self, waiter: Waiter, on: Changed, tree: str = "") -> bool:
+        return any(waiter in self._waiting.get(topic, ()) for topic in _topics(on, tree))
+
+    def forget(self, key: Key) -> None:
+        """This workload waits for nothing more, and need not be looked at."""
+        self.workloads.pop(key, None)
+        self._waiting.get((Changed.NODES, ""), {}).pop(key, None)
+
+    # --- waking
+
+    def changed(self, what: Changed, tree: str = "") -> None:
+        """Something of this has changed. `tree`: of cohorts, for all kinds but NODES."""
+        for topic in _topics(what, tree):
+            if self._waiting.get(topic):
+                self._changes[topic] = None
+
+    def activate(self, cluster_queue: str) -> None:
+        """Somebody in this ClusterQueue may be looked at."""
+        self.queues[cluster_queue] = None
+
+    def look_at(self, key: Key) -> None:
+        """This workload, which holds quota or was promised some, is to be looked at."""
+        self.workloads[key] = None
+
+    def take_changes(self) -> Mapping[str, Changed]:
+        """ClusterQueue → what has changed for it since this was last asked. Workloads that waited are to be looked at
+        from now on."""
+        found: dict[str, Changed] = {}
+        for topic in self._changes:
+            for waiter in self._waiting.pop(topic):
+                if isinstance(waiter, str):
+                    found[waiter] = found.get(waiter, Changed.NOTHING) | topic[0]
+                else:
+                    self.look_at(waiter)
+        self._changes.clear()
+        return found
+
+    # --- time
+
+    def wait_until(self, key: Key, time: datetime) -> None:
+        """A workload is not to be looked at before this time."""
+        if self._not_before.get(key) != time:
+            self._not_before[key] = time
+            heapq.heappush(self._backing_off, (time, key))
+
+    @property
+    def next_time(self) -> datetime | None:
+        """When the first of those who back off is to be looked at again."""
+        return self._backing_off[0][0] if self._backing_off else None
+
+    def end_backoff(self, now: datetime) -> list[Key]:
+        """Those whose time is over."""
+        found = []
+        while self._backing_off and self._backing_off[0][0] <= now:
+            time, key = heapq.heappop(self._backing_off)
+            if self._not_before.get(key) == time:
+                del self._not_before[key]
+                found.append(key)
+        return found
 
 
-def report_arrivals(state: State, queue: ClusterQueueState) -> None:
-    """Arrivals that were not looked at themselves: others of their shape were, or they are held back."""
-    for order in queue.unreported:
-        unschedulable = queue.pending.unschedulable(order)
-        if unschedulable is not None and not _held_back(queue, order):
-            state.report((order[3], order[4]), unschedulable.reason)
-        else:
-            state.report((order[3], order[4]), _behind(queue, order))
-    queue.unreported.clear()
-
-
-def _held_back(queue: ClusterQueueState, order: Order) -> bool:
-    holder = queue.pending.holder()
-    return holder is not None and holder < order
-
-
-def _behind(queue: ClusterQueueState, order: Order) -> Reason:
-    """Why a workload that a StrictFIFO queue holds back waits."""
-    holder = queue.pending.holder()
-    name = f"{holder[3]}/{holder[4]}" if holder is not None else "nobody"
-    return wording.behind(queue.name, name, queue.pending.position(order))
+def _topics(kinds: Changed, tree: str) -> list[_Topic]:
+    return [(kind, "" if kind is Changed.NODES else tree) for kind in kinds]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
 from datetime import datetime
 
@@ -24,6 +23,8 @@ def route(state: State, record: Record) -> None:
     destination = _destination(state, record)
     if isinstance(destination, Reason):
         state.set_aside(record, destination)
+        if record.info.not_before is not None:
+            state.requeue.wait_until(record.info.key, record.info.not_before)
     else:
         state.enqueue(record, destination)
 
@@ -41,8 +42,7 @@ def reroute(state: State, local_queue: Key) -> None:
 def end_backoff(state: State, now: datetime) -> None:
     """Those whose time to back off is over wait in their queues again."""
     state.now = now
-    while state.backing_off and state.backing_off[0][0] <= now:
-        _, key = heapq.heappop(state.backing_off)
+    for key in state.requeue.end_backoff(now):
         record = state.workloads.get(key)
         if record is not None and record.place == "aside":
             state.leave(record)
@@ -54,15 +54,13 @@ def refresh(state: State, queue: ClusterQueueState) -> None:
     flavors = [[state.flavors[name] for name in g.flavors if name in state.flavors] for g in queue.quotas.groups]
     queue.topology_only = all(f.spec.topology_name for group in flavors for f in group)
     queue.has_topology = any(f.spec.topology_name in state.topologies for group in flavors for f in group)
-    queue.pending.wake_all()
     if len(queue.pending):
-        # A scan of flavors that has stopped half way begins anew: they may be others now.
-        queue.stirred |= Changed.RELEASED
-        state.awake[queue.name] = None
+        queue.pending.changed(Changed.QUOTAS)
+        state.requeue.activate(queue.name)
     before, queue.activity = queue.activity, _activity(state, queue)
-    state.accounts.touch(("", queue.name))
+    state.stale.queue(("", queue.name))
     for local_queue in state.leads_to.get(queue.name, ()):
-        state.accounts.touch(local_queue)
+        state.stale.queue(local_queue)
         refresh_local(state, local_queue)
         if queue.activity != before:
             reroute(state, local_queue)
@@ -88,7 +86,7 @@ def refresh_local(state: State, key: Key) -> None:
         activity = Activity(False, QueueReason.CLUSTER_QUEUE_INACTIVE, message)
     if activity != queue.activity:
         queue.activity = activity
-        state.accounts.touch(key)
+        state.stale.queue(key)
 
 
 def cohort_activity(state: State, name: str) -> Activity:
@@ -160,7 +158,6 @@ def _destination(state: State, record: Record) -> str | Reason:
     if failed:
         return wording.failed_checks(failed)
     if info.not_before is not None and (state.now is None or info.not_before > state.now):
-        heapq.heappush(state.backing_off, (info.not_before, info.key))
         return wording.backs_off(info.not_before)
     namespace, name = info.queue
     if not name:

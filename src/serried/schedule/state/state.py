@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 
@@ -28,6 +28,9 @@ from serried.schedule.state.records import (
     Record,
     Reservation,
 )
+from serried.schedule.state.requeue import Requeue
+from serried.schedule.state.stale_statuses import StaleStatuses
+from serried.schedule.types.changed import Changed
 from serried.schedule.types.options import DEFAULT_OPTIONS, FairSharing, Options
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order, read_weight
@@ -42,7 +45,9 @@ class State:
         self.journal = Journal()
         self.world = World(self.journal)
         self.ledger = Ledger(self.journal)
-        self.accounts = Accounts()
+        self.requeue = Requeue()
+        self.stale = StaleStatuses(shares=options.fair_sharing is not None)
+        self.accounts = Accounts(self.stale)
         self.flavors: Mapping[str, ResourceFlavor] = self.world.flavors
         self.topologies: Mapping[str, Topology] = self.world.topologies
         self.namespaces: dict[str, Mapping[str, str]] = {}
@@ -50,19 +55,8 @@ class State:
         self.local_queues: dict[Key, LocalQueueState] = {}
         self.cohorts: dict[str, CohortState] = {}
         self.checks: dict[str, AdmissionCheck] = {}
-        #: workloads that hold quota and need another look: a place, a better one, the end of their checks
-        self.second: dict[Key, None] = {}
-        #: of those, the ones for which there were no nodes: they are looked at again when nodes change
-        self.second_waits: dict[Key, None] = {}
-        #: (when, who): workloads that are not to be looked at before; and the time of the last cycle
-        self.backing_off: list[tuple[datetime, Key]] = []
+        #: the time of the last cycle
         self.now: datetime | None = None
-        #: workloads that wait in the middle of the scan of their flavors
-        self.scanning: dict[Key, None] = {}
-        #: workloads whose victims have all gone
-        self.promised: dict[Key, None] = {}
-        #: of those, the ones in whose places pods of their victims still are
-        self.promise_waits: dict[Key, None] = {}
         #: when usage of LocalQueues was last counted
         self.sampled_at: datetime | None = None
         #: LocalQueue → what it has used lately
@@ -80,24 +74,6 @@ class State:
         self.holders: dict[str, dict[Key, None]] = {}
         #: who holds most of a flavor's resource, in words, until that changes; see `flavors`
         self.top_holders: dict[str, dict[FlavorResource, str]] = {}
-        #: ClusterQueues in which somebody may be looked at
-        self.awake: dict[str, None] = {}
-        #: tree of cohorts → ClusterQueues in which somebody waits for quota; and trees in which some was given back
-        self.short_of_quota: dict[str, dict[str, None]] = {}
-        self.quota_stirred: dict[str, None] = {}
-        #: trees of cohorts in which somebody was admitted on borrowed quota: who may reclaim it may preempt more now
-        self.quota_lent: dict[str, None] = {}
-        #: trees of cohorts in which a ClusterQueue came, went or changed: what could never fit in them may do so now
-        self.trees_changed: dict[str, None] = {}
-        #: ClusterQueues in which somebody waits for nodes, and whether nodes have changed since
-        self.short_of_nodes: dict[str, None] = {}
-        self.nodes_stirred = False
-        #: held workloads whose places are not all there: what is missing; and whether anything was added since
-        self.incomplete: dict[Key, list[str]] = {}
-        self.places_changed = False
-        #: trees of cohorts in which what is said of Cohorts may have changed; and those in which quota has
-        self.changed_trees: dict[str, None] = {}
-        self.requoted_trees: dict[str, None] = {}
         #: the workload that the cycle is deciding on: a fault is put down to it
         self.looked_at: Key | None = None
         #: reasons that have not been handed out yet
@@ -113,40 +89,24 @@ class State:
             self.outbox[key] = reason
         record.last_reason = reason
 
-    def stir_nodes(self) -> None:
-        """Nodes, pods or placements have changed."""
-        self.nodes_stirred = bool(self.short_of_nodes)
-        self.second.update(self.second_waits)
-        self.second_waits.clear()
-        self.promised.update(self.promise_waits)
-        self.promise_waits.clear()
-        self.places_changed = bool(self.incomplete)
-
-    def complete(self) -> None:
+    def account_for_missing(self) -> None:
         """Charges again what workloads hold on places that were not there before."""
-        if self.places_changed:
-            self.places_changed = False
-            for key in list(self.incomplete):
-                reservation = self.workloads[key].reservation
-                assert reservation is not None
-                self._note(key, self.world.hold(key, reservation.placements, reservation.pod_sets))
-            self.journal.commit()
+        for key in self.requeue.workloads:
+            record = self.workloads[key]
+            if record.missing:
+                assert record.reservation is not None
+                self._hold(record, record.reservation.placements)
+                self.journal.commit()
 
-    def stir_quota(self, cluster_queue: str) -> None:
+    def released(self, cluster_queue: str) -> None:
         """Usage was given back in a ClusterQueue: that may help everyone in its tree of cohorts."""
-        tree = self.ledger.tree_of(cluster_queue)
-        if tree in self.short_of_quota:
-            self.quota_stirred[tree] = None
+        self.requeue.changed(Changed.RELEASED, self.ledger.tree_of(cluster_queue))
 
-    def lend(self, cluster_queue: str, usage: Mapping[FlavorResource, int]) -> None:
+    def borrowed(self, cluster_queue: str, usage: Mapping[FlavorResource, int]) -> None:
         """Somebody in a ClusterQueue was admitted with this."""
         node = self.ledger.queue(cluster_queue)
         if node.parent is not None and any(node.exceeds(fr) for fr in usage):
-            self.quota_lent[self.ledger.tree_of(cluster_queue)] = None
-
-    def wait_for_quota(self, cluster_queue: str) -> None:
-        """Somebody in this ClusterQueue waits for quota."""
-        self.short_of_quota.setdefault(self.ledger.tree_of(cluster_queue), {})[cluster_queue] = None
+            self.requeue.changed(Changed.BORROWED, self.ledger.tree_of(cluster_queue))
 
     @property
     def fair_sharing(self) -> FairSharing | None:
@@ -197,11 +157,10 @@ class State:
     def enqueue(self, record: Record, cluster_queue: str) -> None:
         self.wait(record)
         record.place, record.cluster_queue = "queued", cluster_queue
-        self.restart_scan(record)
         queue = self.cluster_queues[cluster_queue]
         queue.pending.add(record.info.order, record.info.equivalence_class)
         queue.unreported[record.info.order] = None
-        self.awake[cluster_queue] = None
+        self.requeue.activate(cluster_queue)
         if record.info.replaces is not None:
             self.successors.setdefault(record.info.replaces, {})[record.info.key] = None
 
@@ -216,14 +175,14 @@ class State:
             other.preempted_by = key
             self.ledger.refund(other.reservation.cluster_queue, other.reservation.usage)
             self.world.release(victim)
-            self.incomplete.pop(victim, None)
+            other.missing = ()
         self.ledger.charge(promise.cluster_queue, promise.usage)
         if promise.placements:
             self.world.hold(key, promise.placements, promise.pod_sets, promised=True)
         self.journal.commit()
         record.promise = promise
         if not promise.awaited:
-            self.promised[key] = None
+            self.requeue.look_at(key)
         pending = self.cluster_queues[record.cluster_queue].pending
         pending.remove(record.info.order)
         pending.add(record.info.order, b"promise " + "/".join(key).encode())
@@ -235,7 +194,7 @@ class State:
         self.ledger.refund(record.reservation.cluster_queue, record.reservation.usage)
         self.world.release(record.info.key)
         self.journal.commit()
-        self.incomplete.pop(record.info.key, None)
+        record.missing = ()
 
     def lift_promise(self, record: Record) -> None:
         """For a trial, or for good: what it was promised is free again. Journalled."""
@@ -253,10 +212,9 @@ class State:
         self.lift_promise(record)
         self.journal.commit()
         record.promise = None
-        self.promised.pop(record.info.key, None)
-        self.promise_waits.pop(record.info.key, None)
-        self.stir_quota(promise.cluster_queue)
-        self.stir_nodes()
+        self.requeue.forget(record.info.key)
+        self.released(promise.cluster_queue)
+        self.requeue.changed(Changed.NODES)
 
     def stay(self, record: Record) -> None:
         """A preemption was refused by the API: the victim holds again what it held, and its preemptor nothing."""
@@ -269,11 +227,11 @@ class State:
             queue = self.cluster_queues[preemptor.cluster_queue]
             queue.pending.remove(preemptor.info.order)
             queue.pending.add(preemptor.info.order, preemptor.info.equivalence_class)
-            self.awake[queue.name] = None
+            self.requeue.activate(queue.name)
         self.ledger.charge(record.reservation.cluster_queue, record.reservation.usage)
         places = (*record.reservation.placements, *record.leaves)
         if places:
-            self._note(record.info.key, self.world.hold(record.info.key, places, record.reservation.pod_sets))
+            self._hold(record, places)
         self.journal.commit()
 
     def _gone(self, record: Record) -> None:
@@ -283,17 +241,11 @@ class State:
         if preemptor is not None and preemptor.promise is not None:
             preemptor.promise.awaited.discard(record.info.key)
             if not preemptor.promise.awaited:
-                self.promised[preemptor.info.key] = None
-
-    def restart_scan(self, record: Record) -> None:
-        """Its flavors are to be looked at from the first one on."""
-        record.start, record.so_far = {}, None
-        self.scanning.pop(record.info.key, None)
+                self.requeue.look_at(preemptor.info.key)
 
     def leave(self, record: Record) -> None:
         """It stops waiting; its next place is set by another move."""
         self.end_promise(record)
-        self.restart_scan(record)
         key, local_queue = record.info.key, record.info.queue
         waiting = self.waiting.get(local_queue, {})
         if key in waiting:
@@ -306,7 +258,7 @@ class State:
             queue.pending.remove(record.info.order)
             queue.unreported.pop(record.info.order, None)
             # Under StrictFIFO whoever it held back may be next.
-            self.awake[queue.name] = None
+            self.requeue.activate(queue.name)
             if record.info.replaces is not None:
                 successors = self.successors[record.info.replaces]
                 del successors[key]
@@ -318,10 +270,10 @@ class State:
 
     def take(self, record: Record, reservation: Reservation) -> None:
         """It has quota and places by its status: they are charged, whether they fit or not."""
-        key = record.info.key
         self.ledger.charge(reservation.cluster_queue, reservation.usage)
         if reservation.placements:
-            self._note(key, self.world.hold(key, reservation.placements, reservation.pod_sets))
+            record.reservation = reservation
+            self._hold(record, reservation.placements)
         self.journal.commit()
         self.hold(record, reservation)
 
@@ -355,23 +307,21 @@ class State:
             self.ledger.refund(reservation.cluster_queue, reservation.usage)
             self.world.release(key)
             self.journal.commit()
-        self.incomplete.pop(key, None)
-        self.second.pop(key, None)
-        self.second_waits.pop(key, None)
+        self.requeue.forget(key)
         self._uncount(record)
         record.place, record.reservation, record.evicting, record.admitting = "aside", None, False, False
-        record.leaves, record.previous = (), None
+        record.leaves, record.previous, record.missing = (), None, ()
         self._gone(record)
         self._wake_successors(record)
-        self.stir_quota(reservation.cluster_queue)
+        self.released(reservation.cluster_queue)
         if reservation.placements:
-            self.stir_nodes()
+            self.requeue.changed(Changed.NODES)
 
     def _wake_successors(self, record: Record) -> None:
         for key in self.successors.get(record.info.key, ()):
             name = self.workloads[key].cluster_queue
-            self.cluster_queues[name].pending.wake_all()
-            self.awake[name] = None
+            self.cluster_queues[name].pending.changed(Changed.QUOTAS)
+            self.requeue.activate(name)
 
     def _uncount(self, record: Record) -> None:
         reservation, key = record.reservation, record.info.key
@@ -393,11 +343,11 @@ class State:
         record.leaves, record.previous = leaves, None if reservation.confirmed else before
         places = (*reservation.placements, *leaves)
         if places:
-            self._note(record.info.key, self.world.hold(record.info.key, places, reservation.pod_sets))
+            self._hold(record, places)
         else:
             self.world.release(record.info.key)
         self.journal.commit()
-        self.stir_nodes()
+        self.requeue.changed(Changed.NODES)
 
     def confirm(self, record: Record, reservation: Reservation) -> None:
         """The API server has what the workload holds; it may be admitted only now, or not any more."""
@@ -413,11 +363,12 @@ class State:
             if left and record.preempted_by is None:
                 self.rehold(record, reservation)
 
-    def _note(self, key: Key, missing: list[str]) -> None:
-        if missing:
-            self.incomplete[key] = missing
-        else:
-            self.incomplete.pop(key, None)
+    def _hold(self, record: Record, places: Sequence[Placement]) -> None:
+        """Charges these places of a workload; those that are not there when nodes change."""
+        assert record.reservation is not None
+        record.missing = tuple(self.world.hold(record.info.key, places, record.reservation.pod_sets))
+        if record.missing:
+            self.requeue.wait(record.info.key, Changed.NODES)
 
     def wait(self, record: Record) -> None:
         """It waits for its LocalQueue, there or not; where, is set by another move."""
@@ -425,7 +376,7 @@ class State:
         self._touch_waiting(record.info.queue)
 
     def _touch_waiting(self, local_queue: Key) -> None:
-        self.accounts.touch(local_queue)
+        self.stale.queue(local_queue)
         state = self.local_queues.get(local_queue)
         if state is not None:
-            self.accounts.touch(("", state.spec.cluster_queue))
+            self.stale.queue(("", state.spec.cluster_queue))

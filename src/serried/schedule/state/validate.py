@@ -17,8 +17,13 @@ def validate(state: State) -> None:
     validate_world(state.world)
     _places(state)
     _quota(state)
-    for key in state.incomplete:
-        assert state.workloads[key].place == "held", f"{key} is incomplete, but holds nothing"
+    for key, record in state.workloads.items():
+        assert not record.missing or state.requeue.waits(key, Changed.NODES) or key in state.requeue.workloads, (
+            f"{key} lacks {record.missing}, and nobody waits for that"
+        )
+        assert not record.missing or record.place == "held", f"{key} lacks {record.missing}, but holds nothing"
+    for key in state.requeue.workloads:
+        assert key in state.workloads, f"{key} is to be looked at and not known"
     held = {
         key
         for key, record in state.workloads.items()
@@ -41,7 +46,7 @@ def _places(state: State) -> None:
             assert (record.place, record.cluster_queue) == ("queued", name), f"{key} waits in {name} and is {record}"
             assert record.info.order == order, f"{key} waits in {name} at {order} instead of {record.info.order}"
             queued[key] += 1
-        assert state.head(queue) is None or name in state.awake, f"nobody looks at the candidates of {name}"
+        assert state.head(queue) is None or name in state.requeue.queues, f"nobody looks at the candidates of {name}"
         assert set(queue.unreported) <= set(orders), f"{name} means to tell some who are not in it"
     for key, record in state.workloads.items():
         assert record.info.key == key
@@ -104,5 +109,5 @@ def _promised(state: State, key: Key) -> None:
     assert Changed.VICTIMS in blocked_on, f"{key} was promised something and looks for more"
     for victim in record.promise.awaited:
         assert state.workloads[victim].preempted_by == key, f"{key} waits for {victim}, which does not leave for it"
-    looked_at = key in state.promised or key in state.promise_waits
+    looked_at = key in state.requeue.workloads or state.requeue.waits(key, Changed.NODES)
     assert bool(record.promise.awaited) != looked_at, f"{key} waits for nobody, but is not looked at"
