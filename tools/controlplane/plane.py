@@ -1,5 +1,6 @@
 """One control plane: which programs with which flags, in which order, and how to reach them."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -9,10 +10,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, Self
 
 from tools.controlplane import programs
 from tools.controlplane.assets import binaries
@@ -54,6 +55,8 @@ _CLIENT_QPS = 5000
 
 #: Whole starts tried when another process takes a port we had chosen.
 _STARTS = 3
+
+_NO_SETTINGS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 _CONTROLLER_MANAGER = User("system:kube-controller-manager", ("system:masters",))
 _SCHEDULER = User("system:kube-scheduler")
@@ -218,6 +221,28 @@ class ControlPlane:
         if status not in (201, 409):
             raise ControlPlaneError(f"the API server refuses {path}: {body['message']}")
 
+    @contextlib.contextmanager
+    def another_scheduler(
+        self, settings: Mapping[str, Any], gates: Mapping[str, bool] | None = None
+    ) -> Iterator[programs.Program]:
+        """A kube-scheduler while the block lasts, for a control plane without one.
+
+        `settings`: further fields of its KubeSchedulerConfiguration. `gates`: feature gates. What was in the cluster
+        before it starts is known to it when it looks at the first pod.
+        """
+        running = self._running
+        (port,) = free_ports(1)
+        assets = self._assets if self._assets is not None else binaries()
+        flags = self._kube_scheduler(running.directory, port, settings)
+        if gates:
+            flags.append("--feature-gates=" + ",".join(f"{gate}={str(on).lower()}" for gate, on in gates.items()))
+        program = running.start(assets / "kube-scheduler", flags)
+        try:
+            self._wait(program, f"https://127.0.0.1:{port}/readyz", time.monotonic() + self._timeout)
+            yield program
+        finally:
+            running.stop_one(program)
+
     def check(self) -> None:
         """Raise ControlPlaneError, with the end of its log, if a program has ended by itself."""
         for program in self._running.running.values():
@@ -356,8 +381,9 @@ class ControlPlane:
             }
         )
 
-    def _kube_scheduler(self, directory: Path, port: int) -> list[str]:
+    def _kube_scheduler(self, directory: Path, port: int, settings: Mapping[str, Any] = _NO_SETTINGS) -> list[str]:
         config = {
+            **settings,
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False},

@@ -102,6 +102,11 @@ class Programs:
         program = self.running[path.name] = Program(path.name, process, log)
         return program
 
+    def stop_one(self, program: Program) -> None:
+        """Stop one program; the others go on."""
+        _stop(program.process)
+        del self.running[program.name]
+
     def stop(self) -> None:
         """Stop all, last started first, and remove the directory. Does nothing the second time."""
         for program in reversed(self.running.values()):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
-from serried.api.meta import LabelSelectorRequirement, Object, PlainCondition, Wire
+from serried.api.meta import LabelSelector, LabelSelectorRequirement, Object, PlainCondition, Wire
 
 #: A Kubernetes quantity as it stands on the wire; see `serried.api.quantity`.
 Quantity = str | int
@@ -46,8 +47,42 @@ class NodeAffinity(Wire):
     preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = []
 
 
+class PodAffinityTerm(Wire):
+    topology_key: str = ""
+    label_selector: LabelSelector | None = None
+    namespaces: list[str] = []
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: list[str] = []
+    mismatch_label_keys: list[str] = []
+
+
+class WeightedPodAffinityTerm(Wire):
+    weight: int
+    pod_affinity_term: PodAffinityTerm
+
+
+class PodAffinity(Wire):
+    """Of podAffinity and of podAntiAffinity."""
+
+    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
+    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = []
+
+
 class Affinity(Wire):
     node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class TopologySpreadConstraint(Wire):
+    topology_key: str
+    max_skew: int
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
+    match_label_keys: list[str] = []
 
 
 class ResourceRequirements(Wire):
@@ -55,10 +90,51 @@ class ResourceRequirements(Wire):
     limits: ResourceList = {}
 
 
+class ContainerPort(Wire):
+    container_port: int
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = ""
+
+
+class ContainerRestartRule(Wire):
+    action: str = ""
+
+
 class Container(Wire):
     name: str = ""
     resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
     restart_policy: str = ""
+    restart_policy_rules: list[ContainerRestartRule] = []
+    ports: list[ContainerPort] = []
+
+
+class ClaimVolumeSource(Wire):
+    claim_name: str
+
+
+class Volume(Wire):
+    """The sources that decide about nodes; of those but the first it only matters that they are there."""
+
+    name: str
+    persistent_volume_claim: ClaimVolumeSource | None = None
+    ephemeral: dict[str, Any] | None = None
+    csi: dict[str, Any] | None = None
+    aws_elastic_block_store: dict[str, Any] | None = None
+    azure_disk: dict[str, Any] | None = None
+    azure_file: dict[str, Any] | None = None
+    cinder: dict[str, Any] | None = None
+    gce_persistent_disk: dict[str, Any] | None = None
+    iscsi: dict[str, Any] | None = None
+    portworx_volume: dict[str, Any] | None = None
+    rbd: dict[str, Any] | None = None
+    vsphere_volume: dict[str, Any] | None = None
+
+
+class PodResourceClaim(Wire):
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
 
 
 class PodSchedulingGate(Wire):
@@ -80,6 +156,10 @@ class PodSpec(Wire):
     affinity: Affinity | None = None
     tolerations: list[Toleration] = []
     scheduling_gates: list[PodSchedulingGate] = []
+    topology_spread_constraints: list[TopologySpreadConstraint] = []
+    volumes: list[Volume] = []
+    resource_claims: list[PodResourceClaim] = []
+    host_network: bool = False
 
 
 class PodCondition(PlainCondition):

@@ -11,8 +11,9 @@ import numpy as np
 
 from serried.api import label_selector
 from serried.api.core import NodeAffinity, NodeSelectorTerm, Taint, Toleration
+from serried.api.meta import LabelSelectorRequirement
 from serried.model.capacity import Bools, Ints
-from serried.model.nodes import NAME_FIELD, Codes, Nodes
+from serried.model.nodes import NAME_FIELD, Codes, Column, Nodes
 from serried.model.topology import Tree
 
 #: Signatures remembered per tree; more are worked out anew.
@@ -78,31 +79,59 @@ def _mask(
         names.append(name)
 
     if node_selector:
-        keep = np.ones(len(nodes.names), dtype=np.bool_)
-        for key, value in node_selector.items():
-            keep &= nodes.column(key).equals(value)
-        exclude("nodeSelector", keep)
+        exclude("nodeSelector", selected(nodes, node_selector))
     score = np.zeros(len(rows), dtype=np.int64)
     if affinity is not None:
-        required = affinity.required_during_scheduling_ignored_during_execution
-        if required is not None:
-            keep = np.zeros(len(nodes.names), dtype=np.bool_)
-            for term in required.node_selector_terms:
-                keep |= _term(nodes, term)
-            exclude("affinity", keep)
+        if affinity.required_during_scheduling_ignored_during_execution is not None:
+            exclude("affinity", required(nodes, affinity))
         for preferred in affinity.preferred_during_scheduling_ignored_during_execution:
             weight = max(-(2**31), min(2**31, preferred.weight))
-            score += np.where(_term(nodes, preferred.preference)[rows], weight, 0)
+            score += np.where(matches_term(nodes, preferred.preference)[rows], weight, 0)
     allowed = excluded == 0
     return Mask(allowed, excluded, tuple(names), np.where(allowed, score, 0))
 
 
+def selected(nodes: Nodes, node_selector: Mapping[str, str]) -> Bools:
+    """The rows that have all labels of a node selector."""
+    keep = np.ones(len(nodes.names), dtype=np.bool_)
+    for key, value in node_selector.items():
+        keep &= nodes.column(key).equals(value)
+        if not keep.any():
+            break
+    return keep
+
+
+def required(nodes: Nodes, affinity: NodeAffinity | None) -> Bools:
+    """The rows that required node affinity allows."""
+    terms = None if affinity is None else affinity.required_during_scheduling_ignored_during_execution
+    keep = np.full(len(nodes.names), terms is None)
+    for term in terms.node_selector_terms if terms is not None else ():
+        keep |= matches_term(nodes, term)
+    return keep
+
+
+def tolerated(nodes: Nodes, tolerations: Sequence[Toleration]) -> Bools:
+    """The rows whose taints kube-scheduler finds tolerated."""
+    table = [all(_is_tolerated(taint, tolerations) for taint in taints) for taints in nodes.taints]
+    found: Bools = np.array(table, dtype=np.bool_)[nodes.taint_code]
+    return found
+
+
 def first_untolerated(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> Taint | None:
-    """The first taint that keeps a pod with these tolerations from the node."""
+    """The first taint that keeps new pods with these tolerations from the node.
+
+    A toleration with tolerationSeconds lets a pod stay for a while on a node that it is about to be driven from
+    (effect NoExecute). kube-scheduler puts new pods there as well; we do not.
+    """
     for taint in taints:
-        if taint.effect in ("NoSchedule", "NoExecute") and not any(tolerates(t, taint) for t in tolerations):
+        drives_out = taint.effect == "NoExecute"
+        if not _is_tolerated(taint, (t for t in tolerations if not drives_out or t.toleration_seconds is None)):
             return taint
     return None
+
+
+def _is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    return taint.effect not in ("NoSchedule", "NoExecute") or any(tolerates(t, taint) for t in tolerations)
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -116,14 +145,25 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
     return toleration.operator in ("", "Equal") and bool(toleration.key) and toleration.value == taint.value
 
 
-def _term(nodes: Nodes, term: NodeSelectorTerm) -> Bools:
-    """Where all requirements of a term hold; an empty term holds nowhere."""
+def matches_term(nodes: Nodes, term: NodeSelectorTerm, *, of_volume: bool = False) -> Bools:
+    """Where all requirements of a term hold; an empty term holds nowhere.
+
+    `of_volume`: kube-scheduler looks at the nodes' labels only, and fields match anything.
+    """
     keep = np.full(len(nodes.names), bool(term.match_expressions or term.match_fields))
     for requirement in term.match_expressions:
-        keep &= nodes.column(requirement.key).where(label_selector.test_of(requirement))
-    for requirement in term.match_fields:
+        keep &= matches(nodes.column(requirement.key), requirement)
+    for requirement in term.match_fields if not of_volume else ():
         # The only field there is, and the only ways to ask for it.
         legal = requirement.operator in ("In", "NotIn") and len(requirement.values) == 1
         legal = legal and requirement.key == "metadata.name"
-        keep &= nodes.column(NAME_FIELD).where(label_selector.test_of(requirement)) & legal
+        keep &= matches(nodes.column(NAME_FIELD), requirement) & legal
     return keep
+
+
+def matches(column: Column, requirement: LabelSelectorRequirement) -> Bools:
+    """Where a requirement of a label or node selector holds; nowhere if it is not legal."""
+    if requirement.operator in ("In", "NotIn") and requirement.values:
+        found = column.among(requirement.values)
+        return found if requirement.operator == "In" else ~found
+    return column.where(label_selector.test_of(requirement))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import numpy as np
@@ -62,6 +63,13 @@ class Column:
         found: Bools = self.codes == self.index.get(value, -2)
         return found
 
+    def among(self, values: Collection[str]) -> Bools:
+        """Where the label has one of these values."""
+        table = np.zeros(len(self.values) + 1, dtype=np.bool_)
+        table[[self.index[value] for value in values if value in self.index]] = True
+        found: Bools = table[self.codes]
+        return found
+
     def where(self, test: Callable[[str | None], bool]) -> Bools:
         """Where a test holds, which is asked once per distinct value, and once for None: the label is not there."""
         table = np.array([*map(test, self.values), test(None)], dtype=np.bool_)
@@ -88,6 +96,9 @@ class Nodes:
         self.hosts: dict[str, list[int]] = {}
         self.shadowed: set[int] = set()
         self._columns: dict[str, Column] = {}
+        #: label → nodes that have it; and the column of those that none has
+        self._uses: Counter[str] = Counter()
+        self._nowhere = Column(rows)
         #: pods and holds that refer to the row: it keeps its name while there are any
         self.references: Ints = np.zeros(rows, dtype=np.int64)
         self._free: list[int] = list(range(rows - 1, -1, -1))
@@ -124,7 +135,7 @@ class Nodes:
         self.usable = np.concatenate([self.usable, np.zeros(old, dtype=np.bool_)])
         self.taint_code = np.concatenate([self.taint_code, np.zeros(old, dtype=np.int32)])
         self.references = np.concatenate([self.references, np.zeros(old, dtype=np.int64)])
-        for column in self._columns.values():
+        for column in (self._nowhere, *self._columns.values()):
             column.codes = np.concatenate([column.codes, np.full(old, -1, dtype=np.int32)])
 
     def labels(self, row: int) -> Mapping[str, str]:
@@ -156,6 +167,7 @@ class Nodes:
             self._set_hostname(row, before.get(api_names.HOSTNAME), after.get(api_names.HOSTNAME))
         self.seen[row] = node
         for key in changed:
+            self._count(key, (key in after) - (key in before))
             column = self._columns.get(key)
             if column is not None:
                 column.set(row, self._value(row, key))
@@ -164,6 +176,15 @@ class Nodes:
         self.usable[row] = node is not None and not node.spec.unschedulable and is_ready(node)
         self.taint_code[row] = 0 if node is None else self._taints(node)
         return changed
+
+    def _count(self, key: str, more: int) -> None:
+        """A label is on so many nodes more. What no node has is not remembered."""
+        if not more:
+            return
+        self._uses[key] += more
+        if not self._uses[key]:
+            del self._uses[key]
+            self._columns.pop(key, None)
 
     def _set_hostname(self, row: int, before: str | None, after: str | None) -> None:
         self.shadowed.discard(row)
@@ -198,6 +219,8 @@ class Nodes:
         """A label over all rows; encoded when first asked for, then kept up to date."""
         column = self._columns.get(key)
         if column is None:
+            if key != NAME_FIELD and key not in self._uses:
+                return self._nowhere
             column = Column(len(self.names))
             for row in range(len(self.names)):
                 column.set(row, self._value(row, key))

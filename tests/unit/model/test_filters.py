@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import numpy as np
 import pytest
 
 from serried.api.core import NodeAffinity, Taint, Toleration
 from serried.api.names import HOSTNAME
-from serried.model.filters import Mask, mask, tolerates
+from serried.model.filters import Mask, mask, selected, tolerated, tolerates
 from serried.model.nodes import Nodes
 from serried.model.topology import build
 from tests.unit.model.clusters import node
@@ -149,3 +150,27 @@ def test_preferred_terms_add_their_weights() -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [term(10, "zone", "east"), term(3, "cores", "8")]}
     assert masked(preferred).score.tolist() == [13, 0, 0, 0]
     assert masked(preferred, ALL).score.tolist() == [13, 0, 0, 10]
+
+
+def test_no_new_pod_goes_where_it_could_only_stay_for_a_while() -> None:
+    a_while = Toleration(key="down", operator="Exists", effect="NoExecute", toleration_seconds=300)
+    gpu = Toleration(key="gpu", operator="Exists")
+    assert allowed(masked(None, gpu, a_while)) == "abc"
+    assert allowed(masked(None, gpu, a_while, Toleration(key="down", operator="Exists"))) == "abcd"
+    # kube-scheduler, whose comparisons between domains are followed, finds the taint tolerated.
+    nodes = cluster()
+    assert tolerated(nodes, (gpu, a_while))[[nodes.row_of[name] for name in "abcd"]].all()
+
+
+def test_labels_that_no_node_has_are_not_remembered() -> None:
+    nodes = cluster()
+    columns = len(nodes._columns)
+    for i in range(1000):
+        assert not selected(nodes, {f"key-{i}": "x"}).any()
+    assert len(nodes._columns) == columns
+    row = nodes.row_of["a"]
+    nodes.put(row, node("a", labels={"key-7": "x"}))
+    assert np.flatnonzero(selected(nodes, {"key-7": "x"})).tolist() == [row]
+    nodes.put(row, node("a"))
+    assert not selected(nodes, {"key-7": "x"}).any()
+    assert len(nodes._columns) == columns
