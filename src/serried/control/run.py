@@ -15,7 +15,6 @@ from serried.api.resources import COSCHEDULING_POD_GROUPS, WORKLOADS, Resource
 from serried.cluster.election import LeaderElection
 from serried.cluster.loop_thread import LoopThread
 from serried.cluster.protocol import Cluster, LeaderCluster, NotFound
-from serried.control import webhook
 from serried.control.config import Configuration
 from serried.control.controller import Controller
 
@@ -40,6 +39,8 @@ async def run(
     await check_served(cluster)
     async with AsyncExitStack() as stack:
         if config.webhook.enabled:  # every replica answers, whoever leads
+            from serried.control import webhook  # a web server, and cryptography: much for whoever needs none
+
             bind = config.binding == "serried"
             await stack.enter_async_context(webhook.serve(cluster, config.webhook, bind=bind))
         if not config.leader_election.enabled:
