@@ -8,7 +8,17 @@ import pytest
 
 from serried.api import core
 from serried.api.meta import Object, ObjectMeta, Wire
-from serried.api.resources import EVENTS, JOBS, LEASES, NODES, PODS, Resource
+from serried.api.resources import (
+    ALL,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    EVENTS,
+    JOBS,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    Resource,
+)
 from serried.cluster import http
 from serried.cluster.protocol import AlreadyExists, ApiError, Cluster, Conflict, Invalid, Malformed, NotFound
 from tests.contract.helpers import named, take, told, until
@@ -372,3 +382,12 @@ async def test_one_object_that_does_not_decode_stops_no_list_and_no_watch(cluste
         await cluster.get(NUMBERED, "bad", namespace)
     assert caught.value.reason == "Malformed"
     assert "holderIdentity" in caught.value.message
+
+
+async def test_a_server_says_which_kinds_it_has(cluster: Cluster) -> None:
+    for resource in ALL:
+        if resource not in (CUSTOM_RESOURCE_DEFINITIONS, MUTATING_WEBHOOKS):
+            assert resource.plural in await cluster.served(resource.group, resource.version), resource
+    assert "cohorts" not in await cluster.served("", "v1")
+    assert await cluster.served("kueue.x-k8s.io", "v1alpha0") == frozenset()
+    assert await cluster.served("nothing.example", "v1") == frozenset()

@@ -89,6 +89,10 @@ class Faults:
                     raise Expired(410, "Expired", "injected")
                 return
 
+    async def served(self, group: str, version: str) -> frozenset[str]:
+        self._check()
+        return await self._cluster.served(group, version)
+
     async def version(self) -> str:
         return await self._cluster.version()
 

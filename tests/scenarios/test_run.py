@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from serried.api.names import WorkloadCondition
-from serried.api.resources import MUTATING_WEBHOOKS, NAMESPACES
+from serried.api.resources import COHORTS, COSCHEDULING_POD_GROUPS, MUTATING_WEBHOOKS, NAMESPACES, WORKLOADS
 from serried.cluster.protocol import AlreadyExists, LeaderCluster
 from serried.control.config import Configuration, LeaderElection, Webhook
 from serried.control.run import NotServed, run
@@ -72,15 +72,9 @@ async def test_of_two_only_the_leader_schedules_and_the_other_takes_over(arena: 
 
 
 async def test_without_the_custom_kinds_it_says_what_to_do() -> None:
-    class Bare(EmbeddedCluster):
-        """A server on which the definitions were never installed."""
-
-        async def list(self, resource, *args, **kwargs):  # type: ignore[no-untyped-def]
-            from serried.cluster.protocol import NotFound
-
-            if resource.group == "kueue.x-k8s.io":
-                raise NotFound(404, "NotFound", "the server could not find the requested resource")
-            return await super().list(resource, *args, **kwargs)
-
-    with pytest.raises(NotServed, match="serried crds --apply"):
-        await run(Bare(), Configuration(), asyncio.Event())
+    cluster = EmbeddedCluster()
+    for resource in (WORKLOADS, COSCHEDULING_POD_GROUPS, COHORTS):
+        cluster.remove_kind(resource)
+    missing = "podgroups.scheduling.x-k8s.io/v1alpha1, workloads.kueue.x-k8s.io/v1beta2"
+    with pytest.raises(NotServed, match=f"does not serve {missing}; .*: serried crds --apply"):
+        await run(cluster, Configuration(), asyncio.Event())

@@ -13,7 +13,10 @@ T = TypeVar("T", bound=Object)
 
 @dataclass(frozen=True, eq=False)
 class Resource(Generic[T]):
-    """One kind of object. Each exists once, so identity is equality; `type` is what its objects decode to."""
+    """One kind of object. Each exists once, so identity is equality; `type` is what its objects decode to.
+
+    Without an `optional` kind Serried works as if there were no objects of it, until its definition is installed.
+    """
 
     group: str
     version: str
@@ -21,6 +24,7 @@ class Resource(Generic[T]):
     plural: str
     type: type[T]
     namespaced: bool = True
+    optional: bool = False
 
     @property
     def api_version(self) -> str:
@@ -49,16 +53,23 @@ LEASES = Resource("coordination.k8s.io", "v1", "Lease", "leases", core.Lease)
 JOBS = Resource("batch", "v1", "Job", "jobs", batch.Job)
 
 _KUEUE = ("kueue.x-k8s.io", "v1beta2")
-TOPOLOGIES = Resource(*_KUEUE, "Topology", "topologies", kueue.Topology, namespaced=False)
+TOPOLOGIES = Resource(*_KUEUE, "Topology", "topologies", kueue.Topology, namespaced=False, optional=True)
 RESOURCE_FLAVORS = Resource(*_KUEUE, "ResourceFlavor", "resourceflavors", kueue.ResourceFlavor, namespaced=False)
 CLUSTER_QUEUES = Resource(*_KUEUE, "ClusterQueue", "clusterqueues", kueue.ClusterQueue, namespaced=False)
 LOCAL_QUEUES = Resource(*_KUEUE, "LocalQueue", "localqueues", kueue.LocalQueue)
-COHORTS = Resource(*_KUEUE, "Cohort", "cohorts", kueue.Cohort, namespaced=False)
+COHORTS = Resource(*_KUEUE, "Cohort", "cohorts", kueue.Cohort, namespaced=False, optional=True)
 WORKLOADS = Resource(*_KUEUE, "Workload", "workloads", kueue.Workload)
 WORKLOAD_PRIORITY_CLASSES = Resource(
-    *_KUEUE, "WorkloadPriorityClass", "workloadpriorityclasses", kueue.WorkloadPriorityClass, namespaced=False
+    *_KUEUE,
+    "WorkloadPriorityClass",
+    "workloadpriorityclasses",
+    kueue.WorkloadPriorityClass,
+    namespaced=False,
+    optional=True,
 )
-ADMISSION_CHECKS = Resource(*_KUEUE, "AdmissionCheck", "admissionchecks", kueue.AdmissionCheck, namespaced=False)
+ADMISSION_CHECKS = Resource(
+    *_KUEUE, "AdmissionCheck", "admissionchecks", kueue.AdmissionCheck, namespaced=False, optional=True
+)
 COSCHEDULING_POD_GROUPS = Resource(
     "scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups", coscheduling.CoschedulingPodGroup
 )

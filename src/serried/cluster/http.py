@@ -237,6 +237,17 @@ class HttpCluster:
                 return
         answer.ok()
 
+    async def served(self, group: str, version: str) -> frozenset[str]:
+        path = f"/apis/{group}/{version}" if group else f"/api/{version}"
+        answer = await self._transport.send("GET", path)
+        if answer.status == 404:
+            return frozenset()
+        content = answer.ok()
+        try:
+            return frozenset(each.name for each in msgspec.json.decode(content, type=_Discovery).resources)
+        except UNDECODABLE as error:
+            raise ApiError(answer.status, "Malformed", f"{answer.what}: not a list of kinds: {error}") from error
+
     async def version(self) -> str:
         content = (await self._transport.send("GET", "/version")).ok()
         try:
@@ -282,6 +293,14 @@ class HttpCluster:
             raise ApiError(
                 answer.status, "Malformed", f"{answer.what}: the object is not as a {resource.kind} should be: {error}"
             ) from error
+
+
+class _Kind(msgspec.Struct):
+    name: str
+
+
+class _Discovery(msgspec.Struct):
+    resources: list[_Kind]
 
 
 class _Version(msgspec.Struct, rename="camel"):

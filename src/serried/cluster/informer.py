@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from serried.api.meta import Key, Object
 from serried.api.resources import Resource
-from serried.cluster.protocol import ApiError, Cluster, Expired, Listing, Malformed, WatchEvent
+from serried.cluster.protocol import ApiError, Cluster, Expired, Listing, Malformed, NotFound, WatchEvent
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +24,8 @@ FIRST_DELAY = 0.2
 LONGEST_DELAY = 30.0
 #: Deletions remembered. A late response is seconds late, so the last few thousand are plenty.
 TOMBSTONES = 4096
+#: Seconds between looks whether a kind that was not served is served now.
+LOOK_FOR_KIND = 10.0
 #: Changes taken in one go before the others on the loop get their turn.
 BATCH = 100
 
@@ -41,6 +43,8 @@ class Informer(Generic[T]):
 
     An object that does not decode is given to `on_malformed` (by default it is logged). If an earlier version of it
     is in the store, that stays: what it holds of the cluster is still the best that is known.
+
+    As long as the server does not have an optional kind, the store is empty.
 
     `keep` says what of an object is kept, and so what callbacks see of it; by default all.
 
@@ -70,6 +74,7 @@ class Informer(Generic[T]):
         #: The last version seen: where to watch from, unless a list is due.
         self._version = ""
         self._list_due = True
+        self._missing = False  # the server does not have the kind
         self._tombstones: dict[Key, str] = {}
         self._synced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -109,6 +114,9 @@ class Informer(Generic[T]):
         while True:
             try:
                 if self._list_due:
+                    if self.resource.optional and not await self._is_served():
+                        await self._do_without()
+                        continue
                     await self._list()
                 await self._watch()
             except Expired as error:
@@ -121,9 +129,11 @@ class Informer(Generic[T]):
                 else:
                     self._failures = 1
             except ApiError as error:
-                self._complain(error)
-                if error.status == 504:
-                    # So it answers when asked for a version it has not reached, as after its data were restored.
+                gone = self.resource.optional and isinstance(error, NotFound)
+                if not gone:
+                    self._complain(error)
+                if gone or error.status == 504:
+                    # 504 is the answer for a version it has not reached, as after its data were restored.
                     self._list_due = True
                 await self._back_off()
             except Exception:
@@ -131,8 +141,23 @@ class Informer(Generic[T]):
                 self._list_due = True
                 await self._back_off()
 
+    async def _is_served(self) -> bool:
+        return self.resource.plural in await self._cluster.served(self.resource.group, self.resource.version)
+
+    async def _do_without(self) -> None:
+        """The server does not have the kind: there are no objects of it, until a later look finds it."""
+        if not self._missing:
+            self._missing = True
+            log.warning("%r is not served: without what depends on it, until it is", self.resource)
+        self._clear()
+        self._synced.set()
+        await asyncio.sleep(LOOK_FOR_KIND)
+
     async def _list(self) -> None:
         listing = await self._cluster.list(self.resource, self._namespace, **self._selectors)
+        if self._missing:
+            self._missing = False
+            log.info("%r is served now", self.resource)
         await self._replace(listing)
         self._version = listing.resource_version
         self._list_due = False
@@ -176,10 +201,7 @@ class Informer(Generic[T]):
             log.warning(
                 "%r: the server's data have gone back to an earlier state; taking everything anew", self.resource
             )
-            self._tombstones.clear()
-            for key, old in list(self.store.items()):
-                del self.store[key]
-                self._call(old, None)
+            self._clear()
         bad = {found.key: found.metadata.uid for found in listing.malformed}
         listed = {obj.key for obj in listing.items}
         for key, old in list(self.store.items()):
@@ -225,6 +247,14 @@ class Informer(Generic[T]):
         if len(self._tombstones) > TOMBSTONES:
             del self._tombstones[next(iter(self._tombstones))]
         if old is not None:
+            del self.store[key]
+            self._call(old, None)
+
+    def _clear(self) -> None:
+        """Nothing that was known is true any more."""
+        self._tombstones.clear()
+        self._version = ""
+        for key, old in list(self.store.items()):
             del self.store[key]
             self._call(old, None)
 

@@ -149,6 +149,10 @@ class Cluster(Protocol):
         """Binds a pod to a node. `Conflict` when it is bound already, still gated, being deleted, or another uid."""
         ...
 
+    async def served(self, group: str, version: str) -> frozenset[str]:
+        """The plural names of the kinds that the server has in a group ("" is the core group) and version."""
+        ...
+
     async def version(self) -> str:
         """The server's version, as "v1.37.2"."""
         ...

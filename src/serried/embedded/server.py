@@ -155,6 +155,10 @@ class EmbeddedCluster:
             if seen is not None:
                 yield WatchEvent(seen[0], seen[1].decoded(resource.type))
 
+    async def served(self, group: str, version: str) -> frozenset[str]:
+        await _turn()
+        return self._writes.served(group, version)
+
     async def version(self) -> str:
         await _turn()
         return VERSION
@@ -229,6 +233,18 @@ class EmbeddedCluster:
         self._watch_generation += 1
         for table in self._store.tables():
             table.log.wake()
+
+    def remove_kind(self, resource: Resource[Any]) -> None:
+        """Removes a kind with all its objects, as when its CustomResourceDefinition is deleted."""
+        table = self._table(resource)
+        for stored in list(table.all("")):
+            self._store.remove(stored)
+        self._writes.remove_kind(resource)
+        self.end_watches()
+
+    def add_kind(self, resource: Resource[Any]) -> None:
+        """Brings back a kind that was removed."""
+        self._writes.add_kind(resource)
 
     def compact(self) -> None:
         """Forgets all changes so far: who has not seen them cannot resume a watch."""

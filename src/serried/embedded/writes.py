@@ -62,14 +62,24 @@ class Writes:
         self._random = random.Random(seed)
         self._mutators = tuple(mutators)
         kinds = [PodKind(PODS), JobKind(JOBS), *simple_kinds(), *custom_kinds(ALL)]
-        self._kinds = {(kind.resource.group, kind.resource.version, kind.resource.plural): kind for kind in kinds}
+        self._kinds = {_identity(kind.resource): kind for kind in kinds}
+        self._removed: dict[tuple[str, str, str], Kind] = {}
 
     def kind(self, resource: Resource[Any]) -> Kind:
         """The rules of a kind. Raises `NotFound` when the server does not have it."""
-        kind = self._kinds.get((resource.group, resource.version, resource.plural))
+        kind = self._kinds.get(_identity(resource))
         if kind is None:
             raise NotFound(404, "NotFound", f"{resource!r} is not served")
         return kind
+
+    def served(self, group: str, version: str) -> frozenset[str]:
+        return frozenset(plural for *place, plural in self._kinds if place == [group, version])
+
+    def remove_kind(self, resource: Resource[Any]) -> None:
+        self._removed[_identity(resource)] = self._kinds.pop(_identity(resource))
+
+    def add_kind(self, resource: Resource[Any]) -> None:
+        self._kinds[_identity(resource)] = self._removed.pop(_identity(resource))
 
     def find(self, resource: Resource[Any], name: str, namespace: str) -> Stored:
         resource = self.kind(resource).resource
@@ -271,6 +281,10 @@ class Writes:
         new = self._store.put(resource, data, old)
         self._deletion.changed(new, old)
         return new
+
+
+def _identity(resource: Resource[Any]) -> tuple[str, str, str]:
+    return resource.group, resource.version, resource.plural
 
 
 def _sections(kind: Kind, names: Iterable[str], subresource: str) -> set[str]:
