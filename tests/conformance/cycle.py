@@ -30,7 +30,7 @@ from serried.place.options import PlaceOptions
 from serried.schedule.cycle.cycle import Admit, Cycle, Evict, Finish
 from serried.schedule.cycle.second_pass import needs_second
 from serried.schedule.engine import Engine
-from serried.schedule.state.records import ClusterQueueState, LocalUsage, Record
+from serried.schedule.state.records import ClusterQueueState, LocalUsage, Record, WorkloadState
 from serried.schedule.state.state import State
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options, Transformation
@@ -185,7 +185,11 @@ def _heads(state: State) -> list[Key]:
 def _aside(state: State, queue: ClusterQueueState) -> list[Record]:
     """Workloads that wait outside of the ClusterQueue that their LocalQueue leads to."""
     local = set(state.leads_to.get(queue.name, ()))
-    return [r for r in state.workloads.values() if r.place == "aside" and r.info.active and r.info.queue in local]
+    return [
+        r
+        for r in state.workloads.values()
+        if r.state is WorkloadState.INADMISSIBLE and r.info.active and r.info.queue in local
+    ]
 
 
 def _mismatched(record: Record) -> bool:

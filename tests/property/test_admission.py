@@ -14,6 +14,7 @@ from serried.api.meta import Condition, Key
 from serried.schedule.cycle.cycle import Evict
 from serried.schedule.cycle.nominate import nominate
 from serried.schedule.engine import Engine
+from serried.schedule.state.records import WorkloadState
 from serried.schedule.types.options import FairSharing, Options
 from tests.unit.schedule.objects import (
     GPU,
@@ -274,7 +275,7 @@ class AdmissionStory(RuleBasedStateMachine):
             raise AssertionError("it never comes to rest")
         state = self.engine._state
         for record in state.workloads.values():
-            if record.place != "queued":
+            if record.state is not WorkloadState.PENDING:
                 continue
             queue = state.cluster_queues[record.cluster_queue]
             holder = queue.pending.holder()

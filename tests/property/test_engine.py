@@ -17,6 +17,7 @@ from serried.api.quantity import resource_value
 from serried.quota.quotas import FlavorResource, read_quotas
 from serried.schedule.cycle.nominate import nominate
 from serried.schedule.engine import Engine
+from serried.schedule.state.records import WorkloadState
 from tests.unit.schedule.objects import (
     BLOCK,
     GPU,
@@ -317,7 +318,7 @@ class EngineStory(RuleBasedStateMachine):
             return
         self.dry()
         for name in list(self.objects):
-            if self.engine._state.workloads[NS, name].place == "held":
+            if self.engine.holds((NS, name)):
                 self.delete(name)
                 self.dry()
         self.same_again()
@@ -332,7 +333,7 @@ class EngineStory(RuleBasedStateMachine):
         assert not self.engine.dirty, "the cycles never run dry"
         state = self.engine._state
         for record in state.workloads.values():
-            if record.place != "queued":
+            if record.state is not WorkloadState.PENDING:
                 continue
             queue = state.cluster_queues[record.cluster_queue]
             outcome = nominate(state, queue, record.info, at(100))

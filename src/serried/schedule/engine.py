@@ -35,7 +35,7 @@ from serried.schedule.cycle.status import (
     resource_requests,
 )
 from serried.schedule.state.fair_usage import sample_due
-from serried.schedule.state.state import State
+from serried.schedule.state.state import Event, State
 from serried.schedule.state.validate import validate
 from serried.schedule.types.options import DEFAULT_OPTIONS, Options
 
@@ -89,6 +89,7 @@ class Engine:
         """Everything that changes the model, if only for a trial. If it fails, the model is gone: not all of a change
         is in the journal, so rolling that back would not be enough."""
         state = self._state
+        state.event = Event(change.__name__, kind, key)
         try:
             result = change(state, *args, **kwargs)
             assert state.journal.empty, "changes were left in the journal, neither kept nor taken back"
@@ -236,7 +237,7 @@ class Engine:
     def holds(self, key: Key) -> bool:
         """Whether a workload holds quota, also if its admission has not been heard of yet."""
         record = self._state.workloads.get(key)
-        return record is not None and record.place == "held"
+        return record is not None and record.reservation is not None
 
     def resource_requests(self, key: Key) -> list[PodSetResources]:
         """What a workload that waits asks for, as quota counts it."""

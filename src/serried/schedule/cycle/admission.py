@@ -71,7 +71,6 @@ def to_reservation(state: State, record: Record, queue: ClusterQueueState, found
         pod_sets=found.pod_sets,
         admission=Admission(cluster_queue=queue.name, pod_set_assignments=assignments),
         admitted=ready and not waits,
-        confirmed=False,
         counts=tuple(p.count for p in info.pod_sets),
     )
     return Grant(reservation, states)
@@ -131,7 +130,6 @@ def from_status(state: State, workload: Workload, info: WorkloadInfo) -> Reserva
         pod_sets=tuple(pod_sets),
         admission=admission,
         admitted=condition_is(workload.status.conditions, WorkloadCondition.ADMITTED),
-        confirmed=True,
         reserved_at=reserved_at(workload),
         counts=tuple(p.count for p in info.pod_sets),
         problems=tuple(problems),

@@ -22,15 +22,16 @@ from serried.schedule.cycle.nominate import Nomination, nominate, takes
 from serried.schedule.cycle.order import Entry, in_order
 from serried.schedule.cycle.reason_text import preemption_message, reason_of
 from serried.schedule.cycle.second_pass import second_pass
-from serried.schedule.cycle.unschedulable import block, pause, report_arrivals, take_changes
 from serried.schedule.flavors.assigner import NO_RULES, Rules
 from serried.schedule.flavors.assignment import Fit, RefusalKind
 from serried.schedule.flavors.flavor_topology import still_held
+from serried.schedule.state import transitions
 from serried.schedule.state.fair_usage import count_usage, sample_usage
 from serried.schedule.state.pending_queue import Scan, Unschedulable
 from serried.schedule.state.records import ClusterQueueState, Promise, Record
 from serried.schedule.state.routing import end_backoff
 from serried.schedule.state.state import State
+from serried.schedule.state.unschedulable import block, pause, report_arrivals, take_changes
 from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.decisions import Admit, Cycle, Evict, Finish, Wait
@@ -50,7 +51,7 @@ def run_cycle(state: State, now: datetime, limit: int, spent: Callable[[], bool]
     """
     end_backoff(state, now)
     take_changes(state)
-    state.account_for_missing()
+    transitions.account_for_missing(state)
     sample_usage(state, now)
     turn = _Turn(state, now, limit, spent)
     turn.look_again()
@@ -112,7 +113,7 @@ class _Turn:
             if isinstance(decision, Grant):
                 self._grant(record, decision)
                 continue
-            record.evicting = True
+            transitions.evict(self.state, record, decision.reason)
             self.evictions.append(
                 Evict(
                     record.info.key,
@@ -143,10 +144,10 @@ class _Turn:
 
     def _keep(self, record: Record, promise: Promise) -> None:
         """It takes what was kept for it; if that is not there any more, it waits anew."""
-        state, order = self.state, record.info.order
+        state = self.state
         queue = state.cluster_queues[record.cluster_queue]
         mark = state.journal.checkpoint()
-        state.lift_promise(record)
+        transitions.lift_promise(state, record)
         # With no more pods than others were preempted for: with more it may not be worth their place any more.
         asked = replace(record.info, pod_sets=promise.pod_sets)
         found = nominate(state, queue, asked, self.now)
@@ -155,10 +156,7 @@ class _Turn:
             # Their pods are still on the nodes.
             state.requeue.wait(record.info.key, Changed.NODES)
             return
-        state.end_promise(record)
-        queue.pending.remove(order)
-        queue.pending.add(order, record.info.equivalence_class)
-        state.requeue.activate(queue.name)
+        transitions.end_promise(state, record)
         if found.fits:
             self._admit(Entry(record, queue, found))
         self.moves += 1
@@ -356,18 +354,14 @@ class _Turn:
             block(state, queue, record.info.order, Unschedulable(reason, Changed.NODES, never=True))
             return
         old = found.replaces
-        state.leave(record)
-        record.info = replace(record.info, evicted=False)
+        transitions.admit(state, record, grant.reservation, old)
         if old is not None:
-            state.give_way(old, record)
             uid, job = record.info.uid, record.info.job_uid
             message = (
                 f"Replaced to accommodate a workload (UID: {uid}, JobUID: {job}) due to workload slice aggregation"
             )
             why = FinishedReason.SLICE_REPLACED
             self.finishes.append(Finish(old.info.key, old.info.uid, old.resource_version, why, message))
-        state.take(record, grant.reservation)
-        state.borrowed(queue.name, grant.reservation.usage)
         if grant.reservation.placements:
             self.moves += 1
         count_usage(state, record, grant.reservation.usage)
@@ -399,9 +393,8 @@ class _Turn:
         usage, placements = takes(found.assignment), found.assignment.placements
         promise = Promise(usage, placements, found.pod_sets, entry.queue.name, set(victims), victims)
         self.moves += 1
-        state.promise(record, promise)
         reason = wording.waits_for_victims(self._reason(entry), victims)
-        block(state, entry.queue, record.info.order, Unschedulable(reason, Changed.VICTIMS, never=False))
+        transitions.promise(state, record, promise, Unschedulable(reason, Changed.VICTIMS, never=False))
 
 
 def _gone(found: Nomination) -> list[Record]:

@@ -14,7 +14,7 @@ from serried.schedule.cycle.nominate import Nomination, nominate, remove
 from serried.schedule.cycle.reason_text import reason_of
 from serried.schedule.flavors.assigner import Rules, attempts_of
 from serried.schedule.flavors.assignment import Attempt
-from serried.schedule.state.records import ClusterQueueState, Record
+from serried.schedule.state.records import ClusterQueueState, Record, WorkloadState
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
@@ -71,10 +71,10 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
             cluster_queue=record.reservation.cluster_queue,
             problems=[*record.reservation.problems, *record.missing],
         )
-    if record.place == "finished":
+    if record.state is WorkloadState.FINISHED:
         return Explanation(workload=name, state="finished", local_queue=local_queue)
     waited = max(0.0, (now - info.queued_at).total_seconds())
-    if record.place == "aside":
+    if record.state is WorkloadState.INADMISSIBLE:
         local = state.local_queues.get(info.queue)
         return Explanation(
             workload=name,

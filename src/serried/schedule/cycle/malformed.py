@@ -36,7 +36,7 @@ def set_malformed(state: State, kind: str, key: Key, error: str) -> None:
 
 def _workload(state: State, key: Key, error: str) -> None:
     record = state.workloads.get(key)
-    if record is not None and record.place == "held":
+    if record is not None and record.reservation is not None:
         # What runs keeps what it holds.
         return
     workload_events.delete_workload(state, key)

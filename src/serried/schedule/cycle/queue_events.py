@@ -43,9 +43,9 @@ def put_cluster_queue(state: State, given: ClusterQueue, quotas: Quotas, problem
         queue = ClusterQueueState(name, given.spec, 0, quotas, problems, terminating, pending, _UNKNOWN)
         state.cluster_queues[name] = queue
     elif queue.pending.strict != strict:
-        _empty(state, queue)
-        queue.pending = PendingQueue(strict=strict)
-        moves = True
+        queue.pending.set_strict(strict)
+        # Whom they wait for has changed.
+        queue.unreported = dict.fromkeys(queue.pending.orders())
     queue.spec, queue.generation = given.spec, given.metadata.generation
     queue.quotas, queue.problems, queue.terminating = quotas, problems, terminating
     before = state.ledger.tree_of(name)
@@ -61,11 +61,8 @@ def put_cluster_queue(state: State, given: ClusterQueue, quotas: Quotas, problem
 
 
 def delete_cluster_queue(state: State, name: str) -> None:
-    queue = state.cluster_queues.get(name)
-    if queue is None:
+    if state.cluster_queues.pop(name, None) is None:
         return
-    _empty(state, queue)
-    del state.cluster_queues[name]
     state.requeue.queues.pop(name, None)
     tree = state.ledger.tree_of(name)
     state.ledger.remove_quotas(name)
@@ -73,14 +70,6 @@ def delete_cluster_queue(state: State, name: str) -> None:
     for local_queue in state.leads_to.get(name, ()):
         refresh_local(state, local_queue)
         reroute(state, local_queue)
-
-
-def _empty(state: State, queue: ClusterQueueState) -> None:
-    """Takes everyone out of the queue; `reroute` finds them a new place."""
-    for order in queue.pending.orders():
-        record = state.workloads[order[3], order[4]]
-        state.leave(record)
-        state.wait(record)
 
 
 def _tree_changed(state: State, *trees: str) -> None:

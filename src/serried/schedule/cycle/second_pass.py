@@ -15,6 +15,7 @@ from serried.place.node_replacement import Replacement
 from serried.place.place import place
 from serried.place.result import NoPlacement
 from serried.schedule.cycle.admission import Grant
+from serried.schedule.state import transitions
 from serried.schedule.state.admission_checks import required_checks
 from serried.schedule.state.records import Record, Reservation
 from serried.schedule.state.state import State
@@ -33,17 +34,17 @@ class Eviction:
 def needs_second(state: State, record: Record) -> bool:
     """Whether a workload that holds quota is to be looked at again."""
     reservation = record.reservation
-    if reservation is None or record.preempted_by is not None or record.evicting:
+    if reservation is None or record.is_leaving:
         return False
-    if not record.info.evicted and _stopped(state, record, reservation):
+    if _stopped(state, record, reservation):
         return True
-    if not reservation.confirmed:
+    if not record.confirmed:
         return False
     if record.unhealthy and reservation.placements:
         return True
     if reservation.admitted:
         return False
-    if record.info.evicted or record.admitting or reservation.cluster_queue not in state.cluster_queues:
+    if record.grant is not None or reservation.cluster_queue not in state.cluster_queues:
         return False
     states = [record.checks.get(name) for name in _checks(state, reservation)]
     answered = any(s in (CheckState.RETRY, CheckState.REJECTED) for s in states)
@@ -61,7 +62,7 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
     if reservation is None or not needs_second(state, record):
         return
     stopped = _stopped(state, record, reservation)
-    if stopped is not None and not record.info.evicted:
+    if stopped is not None:
         yield stopped
         return
     if record.unhealthy and reservation.placements:
@@ -79,15 +80,14 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
         return
     if lacks_checks(state, record):
         states = tuple(AdmissionCheckState(name=c, state=record.checks.get(c, CheckState.PENDING)) for c in checks)
-        record.admitting = True
+        transitions.await_checks(state, record)
         yield Grant(reservation, states, kind="checks")
         return
     delayed = [a.name for a in reservation.admission.pod_set_assignments if a.delayed_topology_request == "Pending"]
     if not delayed:
-        changed = replace(reservation, admitted=True)
-        state.confirm(record, changed)
-        record.admitting = True
-        yield Grant(changed, kind="checks")
+        transitions.pass_checks(state, record)
+        assert record.reservation is not None
+        yield Grant(record.reservation, kind="checks")
         return
     found = _place(state, reservation, delayed, None)
     if isinstance(found, NoPlacement):
@@ -96,14 +96,14 @@ def second_pass(state: State, record: Record) -> Iterator[Grant | Eviction]:
         return
     placed = _with_places(reservation, found)
     if placed is not None:
-        state.rehold(record, replace(placed, admitted=True))
+        transitions.decide_places(state, record, replace(placed, admitted=True))
         assert record.reservation is not None
         yield Grant(record.reservation, kind="topology")
 
 
 def _stopped(state: State, record: Record, reservation: Reservation) -> Eviction | None:
     """Whether it was deactivated, or a queue that it was admitted through is being drained."""
-    if not record.info.active and reservation.confirmed:
+    if not record.info.active and record.confirmed:
         return Eviction(EvictedReason.DEACTIVATED, "The workload is deactivated: spec.active is false")
     queue = state.cluster_queues.get(reservation.cluster_queue)
     if queue is not None and queue.spec.stop_policy == "HoldAndDrain":
@@ -151,7 +151,7 @@ def _replace_node(state: State, record: Record, reservation: Reservation) -> Ite
         gone = tuple(
             replace(p, domains=tuple(d for d in p.domains if d[0][-1:] == (lost[0],))) for p in reservation.placements
         )
-        state.rehold(record, changed, tuple(p for p in gone if p.domains))
+        transitions.decide_places(state, record, changed, tuple(p for p in gone if p.domains))
         assert record.reservation is not None
         yield Grant(record.reservation, kind="replacement")
 
@@ -200,4 +200,4 @@ def _with_places(reservation: Reservation, found: Mapping[str, Placement]) -> Re
         assignments.append(assignment)
     admission = Admission(cluster_queue=reservation.admission.cluster_queue, pod_set_assignments=assignments)
     kept = [p for p in reservation.placements if p.pod_set not in found]
-    return replace(reservation, admission=admission, placements=(*kept, *found.values()), confirmed=False)
+    return replace(reservation, admission=admission, placements=(*kept, *found.values()))

@@ -11,11 +11,11 @@ from serried.api.names import WorkloadCondition
 from serried.api.problem import Problem
 from serried.schedule.cycle.admission import from_status, reserved_at, same_claims
 from serried.schedule.cycle.second_pass import lacks_checks, needs_second
+from serried.schedule.state import transitions
 from serried.schedule.state.fair_usage import count_usage
-from serried.schedule.state.records import Record
+from serried.schedule.state.records import WAITS, InFlight, Record, WorkloadState
 from serried.schedule.state.routing import route
 from serried.schedule.state.state import State
-from serried.schedule.types.changed import Changed
 from serried.schedule.types.workload import WorkloadInfo, read_workload
 
 
@@ -34,30 +34,29 @@ def set_workload(state: State, workload: Workload, problems: Sequence[Problem] =
     if record is not None and _older(version, record.resource_version):
         return
     state.malformed.pop(key, None)
-    conditions = workload.status.conditions
-    finished = condition_is(conditions, WorkloadCondition.FINISHED)
-    reserved = condition_is(conditions, WorkloadCondition.QUOTA_RESERVED) and workload.status.admission is not None
-
-    if record is None:
-        record = Record(_read(state, workload, problems), (*_source(workload), *problems), version)
-        state.workloads[key] = record
-        waits = False
+    source, checks = (*_source(workload), *problems), {c.name: c.state for c in workload.status.admission_checks}
+    changed = record is None or source != record.source or checks != record.checks
+    if record is None or source != record.source:
+        info = _read(state, workload, problems)
     else:
-        record.resource_version = version
-        waits = record.place in ("aside", "queued")
-    waits = _reread(state, record, workload, problems, waits)
-    if finished:
-        _finish(state, record)
-    elif reserved:
-        _take(state, record, workload)
-    elif record.place == "held":
-        assert record.reservation is not None
-        # Not, as long as it is only assumed; but other places for what it held mean nothing without that.
-        if record.reservation.confirmed or record.previous is not None:
-            state.release(record)
-            route(state, record)
-    elif record.place == "finished" or not waits:
-        route(state, record)
+        info = record.info
+    if record is None:
+        record = state.workloads[key] = Record(info, source, version)
+    record.resource_version, record.source, record.checks = version, source, checks
+    record.unhealthy = tuple(n.name for n in workload.status.unhealthy_nodes)
+    if condition_is(workload.status.conditions, WorkloadCondition.FINISHED):
+        if record.state is not WorkloadState.FINISHED:
+            transitions.finish(state, record, info)
+    elif workload.status.admission is not None and condition_is(
+        workload.status.conditions, WorkloadCondition.QUOTA_RESERVED
+    ):
+        _hear_reservation(state, record, workload, info)
+    elif record.reservation is not None and record.grant is not None and record.grant.what == "admission":
+        # The admission is on its way.
+        transitions.read_anew(state, record, info)
+    elif changed or record.state not in WAITS:
+        # It may belong elsewhere now, and whatever it was refused for may be over.
+        route(state, record, info)
 
 
 def _read(state: State, workload: Workload, problems: Sequence[Problem]) -> WorkloadInfo:
@@ -65,90 +64,58 @@ def _read(state: State, workload: Workload, problems: Sequence[Problem]) -> Work
     return replace(info, problems=(*info.problems, *problems)) if problems else info
 
 
-def _reread(state: State, record: Record, workload: Workload, problems: Sequence[Problem], waits: bool) -> bool:
-    """What of status and metadata counts: whether it is being evicted, its checks, its lost nodes.
-
-    Returns whether it still waits where it did.
-    """
-    checks = {c.name: c.state for c in workload.status.admission_checks}
-    source = (*_source(workload), *problems)
-    if source != record.source or checks != record.checks:
-        if waits:
-            # It may belong elsewhere now, and whatever it was refused for may be over.
-            state.leave(record)
-            waits = False
-        if source != record.source:
-            before = record.info
-            record.info, record.source = _read(state, workload, problems), source
-            if record.reservation is not None and (before.priority, before.queued_at) != (
-                record.info.priority,
-                record.info.queued_at,
-            ):
-                # Others may preempt it that might not before.
-                state.released(record.reservation.cluster_queue)
-                state.requeue.changed(Changed.NODES)
-        record.checks = checks
-    if record.info.evicted and record.reservation is not None and not record.reservation.confirmed:
-        # It was evicted before the admission that is on its way.
-        record.info = replace(record.info, evicted=False)
-    record.unhealthy = tuple(n.name for n in workload.status.unhealthy_nodes)
-    return waits
-
-
-def _finish(state: State, record: Record) -> None:
-    if record.place == "held":
-        state.release(record)
-    elif record.place != "finished":
-        state.leave(record)
-    record.place = "finished"
-
-
-def _take(state: State, record: Record, workload: Workload) -> None:
-    before = record.reservation
-    has = workload.status.admission
-    if record.previous is not None and before is not None and record.previous.admission == has != before.admission:
-        # From before its new places were written.
-        return
-    counts = tuple(p.count for p in record.info.pod_sets)
-    if before is not None and (before.admission, before.counts) == (workload.status.admission, counts):
-        admitted = condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
-        if record.admitting and (not admitted if before.admitted else lacks_checks(state, record)):
-            # From before what the engine has decided on its checks was written.
-            return
-        record.admitting = False
-        if not before.confirmed or before.admitted != admitted:
-            since = reserved_at(workload)
-            state.confirm(record, replace(before, confirmed=True, admitted=admitted, reserved_at=since))
-        look_again(state, record)
-        return
-    reservation = from_status(state, workload, record.info)
-    if before is not None and same_claims(before, reservation):
-        state.confirm(record, reservation)
-        look_again(state, record)
-        return
+def _hear_reservation(state: State, record: Record, workload: Workload, info: WorkloadInfo) -> None:
+    before, has = record.reservation, workload.status.admission
     if before is None:
-        state.leave(record)
-        state.take(record, reservation)
-    elif reservation.reserved_at == before.reserved_at:
-        state.change(record, reservation)
+        transitions.reserve(state, record, from_status(state, workload, info), info)
+        look_again(state, record)
+        return
+    transitions.read_anew(state, record, info)
+    grant = record.grant
+    if grant is not None and _is_from_before(state, record, grant, workload):
+        return
+    if (before.admission, before.counts) == (has, tuple(p.count for p in info.pod_sets)):
+        admitted = condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
+        if grant is not None or before.admitted != admitted:
+            heard = replace(before, admitted=admitted, reserved_at=reserved_at(workload))
+            transitions.hear_decision(state, record, heard)
     else:
-        state.release(record)
-        state.take(record, reservation)
+        reservation = from_status(state, workload, info)
+        if same_claims(before, reservation):
+            transitions.hear_decision(state, record, reservation)
+        elif reservation.reserved_at == before.reserved_at:
+            transitions.hear_claims(state, record, reservation)
+        else:
+            # It was given back and reserved anew meanwhile.
+            transitions.reserve(state, record, reservation)
     look_again(state, record)
 
 
+def _is_from_before(state: State, record: Record, grant: InFlight, workload: Workload) -> bool:
+    """Whether this status is one from before what the engine has decided was written to it."""
+    assert record.reservation is not None
+    if grant.what == "places":
+        assert grant.restore is not None
+        return grant.restore.admission == workload.status.admission != record.reservation.admission
+    if grant.what == "checks" and record.reservation.admission == workload.status.admission:
+        if record.reservation.admitted:
+            return not condition_is(workload.status.conditions, WorkloadCondition.ADMITTED)
+        return lacks_checks(state, record)
+    return False
+
+
 def look_again(state: State, record: Record) -> None:
+    """Whether the next cycle has to do with a workload that holds quota."""
     if needs_second(state, record):
         state.requeue.look_at(record.info.key)
 
 
 def delete_workload(state: State, key: Key) -> None:
     state.malformed.pop(key, None)
-    state.outbox.pop(key, None)
     record = state.workloads.get(key)
     if record is not None:
-        _finish(state, record)
-        del state.workloads[key]
+        transitions.forget(state, record)
+    state.outbox.pop(key, None)
 
 
 def withdraw(state: State, key: Key) -> None:
@@ -158,42 +125,27 @@ def withdraw(state: State, key: Key) -> None:
     The next cycle may decide the same, so call this after whatever pause a repeated refusal calls for.
     """
     record = state.workloads.get(key)
-    if record is None or record.reservation is None:
+    if record is None or record.reservation is None or record.grant is None:
         return
-    if record.previous is not None:
-        if record.preempted_by is None:
-            state.rehold(record, record.previous)
-        else:  # what it holds is its preemptor's already
-            state.confirm(record, record.previous)
+    if record.grant.what != "admission":
+        transitions.refuse_decision(state, record)
         look_again(state, record)
-    elif record.admitting:
-        record.admitting = False
-        state.confirm(record, replace(record.reservation, admitted=False))
-        look_again(state, record)
-    elif not record.reservation.confirmed:
-        count_usage(state, record, record.reservation.usage, -1)
-        old = state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
-        state.release(record)
-        if old is not None and old.preempted_by == key:
-            _stay(state, old)
-        route(state, record)
+        return
+    count_usage(state, record, record.reservation.usage, -1)
+    route(state, record)
+    replaced = state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
+    if replaced is not None and replaced.preempted_by == key:
+        transitions.refuse_eviction(state, replaced)
+        look_again(state, replaced)
 
 
 def withdraw_eviction(state: State, key: Key) -> None:
     """The API refused an eviction: it is taken back. What was to be preempted holds again what it held, and its
     preemptor looks for others."""
     record = state.workloads.get(key)
-    if record is None or record.reservation is None:
+    if record is None or not record.is_leaving:
         return
-    record.evicting = False
-    if record.preempted_by is not None:
-        _stay(state, record)
-    else:
-        look_again(state, record)
-
-
-def _stay(state: State, record: Record) -> None:
-    state.stay(record)
+    transitions.refuse_eviction(state, record)
     # Its checks, its nodes or its queue may have changed while it was on its way out.
     look_again(state, record)
 

@@ -73,6 +73,14 @@ class PendingQueue:
         #: members of active classes whose scan of flavors goes on in the next cycle
         self._scans: dict[Order, Scan] = {}
 
+    def set_strict(self, strict: bool) -> None:
+        """Whether what does not fit holds back everything behind it."""
+        self.strict = strict
+        self._active.clear()
+        self._holding.clear()
+        for name, found in self._classes.items():
+            self._first_changed(name, found)
+
     def __len__(self) -> int:
         return len(self._order)
 

@@ -21,15 +21,12 @@ class Account:
     reserved: dict[FlavorResource, int] = field(default_factory=dict)
     used: dict[FlavorResource, int] = field(default_factory=dict)
 
-    def reserve(self, usage: Mapping[FlavorResource, int], sign: int) -> None:
-        """A workload gets its quota (sign 1) or gives it back (-1)."""
+    def count(self, usage: Mapping[FlavorResource, int], sign: int, *, admitted: bool) -> None:
         self.reserving += sign
         _add(self.reserved, usage, sign)
-
-    def admit(self, usage: Mapping[FlavorResource, int], sign: int) -> None:
-        """A workload that holds quota is admitted (sign 1) or is not any more (-1)."""
-        self.admitted += sign
-        _add(self.used, usage, sign)
+        if admitted:
+            self.admitted += sign
+            _add(self.used, usage, sign)
 
 
 class Accounts:
@@ -42,21 +39,16 @@ class Accounts:
     def __getitem__(self, queue: Key) -> Account:
         return self._accounts.get(queue) or Account()
 
-    def reserve(self, queue: Key, usage: Mapping[FlavorResource, int], sign: int) -> None:
-        self._accounts.setdefault(queue, Account()).reserve(usage, sign)
-        self._counted(queue)
-
-    def admit(self, queue: Key, usage: Mapping[FlavorResource, int], sign: int) -> None:
-        self._accounts.setdefault(queue, Account()).admit(usage, sign)
-        self._counted(queue)
+    def count(self, queue: Key, usage: Mapping[FlavorResource, int], sign: int, *, admitted: bool) -> None:
+        """A workload gets its quota (sign 1) or gives it back (-1); it is admitted with it, or not."""
+        account = self._accounts.setdefault(queue, Account())
+        account.count(usage, sign, admitted=admitted)
+        if not account.reserving:
+            del self._accounts[queue]
+        self._stale.queue(queue)
 
     def items(self) -> list[tuple[Key, Account]]:
         return list(self._accounts.items())
-
-    def _counted(self, queue: Key) -> None:
-        self._stale.queue(queue)
-        if not self._accounts[queue].reserving:
-            del self._accounts[queue]
 
 
 def flavor_usage(

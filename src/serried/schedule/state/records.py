@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from enum import StrEnum, auto
+from typing import Literal, NamedTuple
 
 from serried.api.kueue import Admission, ClusterQueueSpec, CohortSpec, LocalQueueSpec
 from serried.api.meta import Key
@@ -79,9 +80,9 @@ class LocalUsage:
     amounts: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reservation:
-    """What an admitted workload holds."""
+    """What a workload holds."""
 
     cluster_queue: str
     local_queue: Key
@@ -91,8 +92,6 @@ class Reservation:
     pod_sets: tuple[PodSetRequest, ...]
     admission: Admission
     admitted: bool
-    #: the API server has it; until then it is only assumed
-    confirmed: bool
     #: what of the admission cannot be read
     problems: tuple[str, ...] = ()
     #: when the quota was reserved, if the status says so
@@ -101,7 +100,7 @@ class Reservation:
     counts: tuple[int, ...] = ()
 
 
-@dataclass
+@dataclass(slots=True)
 class Promise:
     """What a workload was promised when others were preempted for it. It is charged and held: nobody else takes it."""
 
@@ -114,42 +113,105 @@ class Promise:
     victims: tuple[Key, ...]
 
 
-@dataclass
-class Record:
-    """One workload that is known, and the one place where it is.
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A decision on a workload that has not been heard of yet.
 
-    aside: it waits, but in no ClusterQueue, for the reason told. queued: in ClusterQueue `cluster_queue`.
-    held: it has quota and places. finished: it has ended.
+    admission: it reserves quota, where it had none. places: it gets places, or others than before. checks: it is
+    admitted, or has to pass other checks. eviction: it has to go, or another one takes its place.
     """
+
+    what: Literal["admission", "places", "checks", "eviction"]
+    #: what it holds again if this is refused; None: it waits again
+    restore: Reservation | None = None
+    #: places that it leaves for others, held until this is heard of
+    vacated: tuple[Placement, ...] = ()
+    #: of an eviction: what was decided before, and was not heard of either
+    behind: InFlight | None = None
+
+
+class WorkloadState(StrEnum):
+    """Where a workload stands. `transitions` has the ways from one state to another."""
+
+    #: its first event is being handled
+    NEW = auto()
+    #: it waits in no ClusterQueue, for the reason last reported, until it, or the queue it names, changes
+    INADMISSIBLE = auto()
+    #: it waits in the ClusterQueue `Record.cluster_queue`
+    PENDING = auto()
+    #: it holds quota, and is not admitted yet
+    RESERVING = auto()
+    #: it holds quota and places, and may run
+    ADMITTED = auto()
+    #: it is on its way out. Until it is gone it holds what it held, or its preemptor does (`Record.preempted_by`)
+    LEAVING = auto()
+    #: it has ended
+    FINISHED = auto()
+
+
+#: The states in which a workload waits, and those in which it has a reservation.
+WAITS = frozenset({WorkloadState.INADMISSIBLE, WorkloadState.PENDING})
+HOLDS = frozenset({WorkloadState.RESERVING, WorkloadState.ADMITTED, WorkloadState.LEAVING})
+
+
+class Transition(NamedTuple):
+    """One entry of a workload's story."""
+
+    before: WorkloadState
+    after: WorkloadState
+    #: the transition, and what it was about: a queue, the code of a reason, another workload
+    what: str
+    detail: str
+    #: the event in which it happened, "" if that was the workload's own, and the time of the last cycle by then
+    event: str
+    at: datetime | None
+
+    def __str__(self) -> str:
+        detail, event = f" ({self.detail})" if self.detail else "", f" {self.event}" if self.event else ""
+        return f"{self.before} → {self.after}: {self.what}{detail}{event}"
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One workload that is known. Only `transitions` changes its state and what goes with that."""
 
     info: WorkloadInfo
     #: what `info` was read from
     source: tuple[object, ...]
     resource_version: str
-    place: Literal["aside", "queued", "held", "finished"] = "aside"
+    state: WorkloadState = WorkloadState.NEW
+    #: PENDING: where
     cluster_queue: str = ""
+    #: in one of HOLDS: what
     reservation: Reservation | None = None
-    #: the reason last told
-    last_reason: Reason | None = None
-    #: it is being preempted for this workload: what it holds is given to that already
+    in_flight: InFlight | None = None
+    #: LEAVING: what it held is this workload's already
     preempted_by: Key | None = None
-    #: its eviction, or that it is admitted after its checks or has to pass others, is decided, and not heard of yet
-    evicting: bool = False
-    admitting: bool = False
-    #: what it waits for after others were preempted for it
+    #: PENDING: what is kept for it since others were preempted for it
     promise: Promise | None = None
+    #: the last reason that was reported to it
+    last_reason: Reason | None = None
     #: admission check → its state
     checks: Mapping[str, str] = field(default_factory=dict)
-    #: what it held before it got other places, until that is confirmed
-    previous: Reservation | None = None
-    #: places that it leaves for others, until that is confirmed
-    leaves: tuple[Placement, ...] = ()
     #: nodes of its places that are lost
     unhealthy: tuple[str, ...] = ()
     #: what of its places is not there, in words: it is charged when it comes back
     missing: tuple[str, ...] = ()
+    #: its last transitions
+    story: tuple[Transition, ...] = ()
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it is on its way out, whoever preempts it or not."""
-        return self.info.evicted or self.evicting
+        """Whether it is on its way out, whoever wants it so."""
+        return self.state is WorkloadState.LEAVING
+
+    @property
+    def grant(self) -> InFlight | None:
+        """What was given to it and has not been heard of, whatever was decided since."""
+        found = self.in_flight
+        return found.behind if found is not None and found.what == "eviction" else found
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the API server has the quota and the places that it holds; until then they are only assumed."""
+        return self.grant is None or self.grant.what == "checks"

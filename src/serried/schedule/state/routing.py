@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from serried.api.label_selector import selects
 from serried.api.meta import Key, condition_is
 from serried.api.names import CheckState, PendingReason, QueueReason
 from serried.quota.quotas import missing_flavors, missing_topologies
-from serried.schedule.state.records import Activity, ClusterQueueState, Record
+from serried.schedule.state import transitions
+from serried.schedule.state.records import Activity, ClusterQueueState, Record, WorkloadState
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
+from serried.schedule.types.workload import WorkloadInfo
 
 READY = "Can admit new workloads"
 
 
-def route(state: State, record: Record) -> None:
-    """Puts a workload that waits, and is in no place yet, where it belongs."""
-    destination = _destination(state, record)
+def route(state: State, record: Record, info: WorkloadInfo | None = None) -> None:
+    """A workload waits from now on, where it belongs. `info`: what it is from now on."""
+    _go(state, record, _destination(state, info or record.info, record.checks), info)
+
+
+def _go(state: State, record: Record, destination: str | Reason, info: WorkloadInfo | None = None) -> None:
     if isinstance(destination, Reason):
-        state.set_aside(record, destination)
-        if record.info.not_before is not None:
-            state.requeue.wait_until(record.info.key, record.info.not_before)
+        transitions.set_inadmissible(state, record, destination, info)
     else:
-        state.enqueue(record, destination)
+        transitions.queue(state, record, destination, info)
 
 
 def reroute(state: State, local_queue: Key) -> None:
     """Something about this LocalQueue, its ClusterQueue or its namespace changed: its workloads may move."""
     for key in list(state.waiting.get(local_queue, ())):
         record = state.workloads[key]
-        if record.place == "queued" and _destination(state, record) == record.cluster_queue:
-            continue
-        state.leave(record)
-        route(state, record)
+        destination = _destination(state, record.info, record.checks)
+        here = record.cluster_queue if record.state is WorkloadState.PENDING else record.last_reason
+        if destination != here:
+            _go(state, record, destination)
 
 
 def end_backoff(state: State, now: datetime) -> None:
@@ -44,8 +47,7 @@ def end_backoff(state: State, now: datetime) -> None:
     state.now = now
     for key in state.requeue.end_backoff(now):
         record = state.workloads.get(key)
-        if record is not None and record.place == "aside":
-            state.leave(record)
+        if record is not None and record.state is WorkloadState.INADMISSIBLE:
             route(state, record)
 
 
@@ -140,9 +142,8 @@ def _activity(state: State, queue: ClusterQueueState) -> Activity:
     return Activity(True, QueueReason.READY, READY)
 
 
-def _destination(state: State, record: Record) -> str | Reason:
+def _destination(state: State, info: WorkloadInfo, checks: Mapping[str, str]) -> str | Reason:
     """The ClusterQueue this workload waits in, or the reason why in none."""
-    info = record.info
     if not info.active:
         return Reason(
             layer="queue",
@@ -154,7 +155,7 @@ def _destination(state: State, record: Record) -> str | Reason:
         )
     if info.problems:
         return wording.misconfigured(info.problems[0])
-    failed = [name for name, s in record.checks.items() if s in (CheckState.RETRY, CheckState.REJECTED)]
+    failed = [name for name, s in checks.items() if s in (CheckState.RETRY, CheckState.REJECTED)]
     if failed:
         return wording.failed_checks(failed)
     if info.not_before is not None and (state.now is None or info.not_before > state.now):

@@ -8,6 +8,7 @@ from serried.api.meta import Key
 from serried.model.validate import validate as validate_world
 from serried.quota.quotas import FlavorResource
 from serried.schedule.state.queue_usage import Account
+from serried.schedule.state.records import HOLDS, WAITS, Record, WorkloadState
 from serried.schedule.state.state import State
 from serried.schedule.types.changed import Changed
 
@@ -15,13 +16,12 @@ from serried.schedule.types.changed import Changed
 def validate(state: State) -> None:
     """Raises AssertionError, with what contradicts what."""
     validate_world(state.world)
-    _places(state)
+    _states(state)
     _quota(state)
     for key, record in state.workloads.items():
         assert not record.missing or state.requeue.waits(key, Changed.NODES) or key in state.requeue.workloads, (
             f"{key} lacks {record.missing}, and nobody waits for that"
         )
-        assert not record.missing or record.place == "held", f"{key} lacks {record.missing}, but holds nothing"
     for key in state.requeue.workloads:
         assert key in state.workloads, f"{key} is to be looked at and not known"
     held = {
@@ -33,8 +33,8 @@ def validate(state: State) -> None:
     assert set(state.world.holds) == held, f"the model has holds of {set(state.world.holds) ^ held}, or lacks them"
 
 
-def _places(state: State) -> None:
-    """Every workload is in exactly one place, and every index knows it."""
+def _states(state: State) -> None:
+    """What a workload has is what its state says, and every index knows it."""
     queued: Counter[Key] = Counter()
     for name, queue in state.cluster_queues.items():
         orders = queue.pending.orders()
@@ -43,26 +43,44 @@ def _places(state: State) -> None:
             key = (order[3], order[4])
             record = state.workloads.get(key)
             assert record is not None, f"{key} waits in {name}, but is not known"
-            assert (record.place, record.cluster_queue) == ("queued", name), f"{key} waits in {name} and is {record}"
+            assert record.state is WorkloadState.PENDING, f"{key} waits in {name} and is {record}"
+            assert record.cluster_queue == name, f"{key} waits in {name} and is {record}"
             assert record.info.order == order, f"{key} waits in {name} at {order} instead of {record.info.order}"
             queued[key] += 1
         assert state.head(queue) is None or name in state.requeue.queues, f"nobody looks at the candidates of {name}"
         assert set(queue.unreported) <= set(orders), f"{name} means to tell some who are not in it"
     for key, record in state.workloads.items():
         assert record.info.key == key
-        assert queued[key] == (record.place == "queued"), f"{key} is {record.place}, but waits in {queued[key]} queues"
-        assert (record.reservation is not None) == (record.place == "held"), (
-            f"{key} is {record.place}: {record.reservation}"
+        assert queued[key] == (record.state is WorkloadState.PENDING), (
+            f"{key} is {record.state}, but waits in {queued[key]} queues"
         )
-        waits = record.place == "queued" or (record.place == "aside" and record.info.active)
+        _fields(record)
+        waits = record.state in WAITS and record.info.active
         listed = key in state.waiting.get(record.info.queue, {})
-        assert waits == listed, f"{key} is {record.place}, but among those that wait: {listed}"
-        if record.place == "aside":
+        assert waits == listed, f"{key} is {record.state}, but among those that wait: {listed}"
+        if record.state is WorkloadState.INADMISSIBLE:
             assert record.last_reason is not None, f"{key} waits and has not been told why"
     assert all(state.waiting.values()), "an empty list of waiting workloads was kept"
     total = sum(len(keys) for keys in state.waiting.values())
-    expected = sum(r.place == "queued" or (r.place == "aside" and r.info.active) for r in state.workloads.values())
+    expected = sum(r.state in WAITS and r.info.active for r in state.workloads.values())
     assert total == expected, f"{total} workloads are listed as waiting, {expected} wait"
+
+
+def _fields(record: Record) -> None:
+    """A record has what its state says, and nothing else."""
+    pending, holds = record.state is WorkloadState.PENDING, record.state in HOLDS
+    assert record.state is not WorkloadState.NEW, f"nothing has become of {record}"
+    assert bool(record.cluster_queue) == pending, f"{record} waits in {record.cluster_queue!r}"
+    assert (record.reservation is not None) == holds, f"{record} holds {record.reservation}"
+    assert record.in_flight is None or holds, f"{record} waits to hear of {record.in_flight}"
+    assert record.promise is None or pending, f"{record} was promised {record.promise}"
+    assert not record.missing or holds, f"{record} lacks {record.missing}, but holds nothing"
+    if record.reservation is not None:
+        evicting = record.in_flight is not None and record.in_flight.what == "eviction"
+        leaving = record.info.evicted or evicting or record.preempted_by is not None
+        assert leaving == record.is_leaving, f"{record} is to go: {leaving}"
+        assert leaving or record.reservation.admitted == (record.state is WorkloadState.ADMITTED), f"{record}"
+    assert record.story[-1].after is record.state, f"the story of {record} ends otherwise"
 
 
 def _quota(state: State) -> None:
@@ -86,9 +104,7 @@ def _quota(state: State) -> None:
             amounts[fr] = amounts.get(fr, 0) + amount
         for queue in (("", reservation.cluster_queue), reservation.local_queue):
             account = accounts.setdefault(queue, Account())
-            account.reserve(reservation.usage, 1)
-            if reservation.admitted:
-                account.admit(reservation.usage, 1)
+            account.count(reservation.usage, 1, admitted=reservation.admitted)
     for name in usage.keys() | state.cluster_queues.keys():
         expected = {fr: amount for fr, amount in usage.get(name, {}).items() if amount}
         assert state.ledger.usage(name) == expected, f"usage of {name} is {state.ledger.usage(name)}, not {expected}"
@@ -103,7 +119,7 @@ def _promised(state: State, key: Key) -> None:
     """Who was promised something waits, and those it waits for are on their way out."""
     record = state.workloads[key]
     assert record.promise is not None
-    assert record.place == "queued", f"{key} was promised something and is {record.place}"
+    assert record.state is WorkloadState.PENDING, f"{key} was promised something and is {record.state}"
     unschedulable = state.cluster_queues[record.cluster_queue].pending.unschedulable(record.info.order)
     blocked_on = unschedulable.blocked_on if unschedulable is not None else Changed.NOTHING
     assert Changed.VICTIMS in blocked_on, f"{key} was promised something and looks for more"
