@@ -7,11 +7,11 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup test lint types imports format demo bench lock
+.PHONY: help setup test test-all lint types imports format demo bench lock
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 10
 
 $(STAMP): requirements.txt requirements-dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
@@ -38,6 +38,9 @@ imports: setup ## Check that imports point downward only
 PYTEST_ARGS ?= -n 2 --dist worksteal
 test: lint types imports ## All checks and all tests, on the embedded cluster and on a real control plane
 	assets="$$($(PY) -m tools.controlplane path)" && KUBEBUILDER_ASSETS="$$assets" $(PY) -m pytest $(PYTEST_ARGS)
+
+test-all: ## The same, with the whole matrix of crashes and interferences on the real control plane
+	$(MAKE) test PYTEST_ARGS='$(PYTEST_ARGS) -m ""'
 
 format: setup ## Rewrite the sources in the project's format
 	$(PY) -m ruff check --fix .

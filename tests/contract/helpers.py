@@ -1,17 +1,14 @@
 """Shared by the contract tests: short manifests and waiting for what comes."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
 from serried.api.meta import Object
 from serried.cluster.protocol import WatchEvent
+from tests.patience import patience
 
 T = TypeVar("T", bound=Object)
-
-#: Seconds after which something that should have happened is taken not to happen.
-PATIENCE = 30.0
 
 
 def named(name: str, *, labels: dict[str, str] | None = None, **metadata: Any) -> dict[str, Any]:
@@ -22,7 +19,7 @@ def named(name: str, *, labels: dict[str, str] | None = None, **metadata: Any) -
 async def take(events: AsyncIterator[WatchEvent[T]], count: int) -> list[WatchEvent[T]]:
     """The first `count` events but for bookmarks; the watch is closed then."""
     taken: list[WatchEvent[T]] = []
-    async with asyncio.timeout(PATIENCE), aclosing(cast(Any, events)):
+    async with patience(), aclosing(cast(Any, events)):
         async for event in events:
             if event.type != "BOOKMARK":
                 taken.append(event)
@@ -34,10 +31,3 @@ async def take(events: AsyncIterator[WatchEvent[T]], count: int) -> list[WatchEv
 def told(events: list[WatchEvent[T]]) -> list[tuple[str, str]]:
     """Type and name of each event."""
     return [(event.type, event.object.metadata.name) for event in events]
-
-
-async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Waits until the condition holds."""
-    async with asyncio.timeout(PATIENCE):
-        while not await condition():
-            await asyncio.sleep(0.05)

@@ -21,7 +21,8 @@ from serried.api.resources import (
 )
 from serried.cluster import http
 from serried.cluster.protocol import AlreadyExists, ApiError, Cluster, Conflict, Invalid, Malformed, NotFound
-from tests.contract.helpers import named, take, told, until
+from tests.contract.helpers import named, take, told
+from tests.patience import until
 
 #: Seconds by which the real garbage collector has seen a new object. What it has not seen has no owner, to it.
 COLLECTOR_SEES = 0.5

@@ -10,7 +10,7 @@ import pytest
 from serried.api.resources import LEASES
 from serried.cluster.election import LeaderElection
 from serried.cluster.protocol import Cluster, Conflict, LeaderCluster, NotLeading, Unavailable
-from tests.contract.helpers import PATIENCE
+from tests.patience import PATIENCE, patience
 
 LEASE_DURATION = 3.0
 
@@ -65,7 +65,7 @@ async def _acquire(candidate: LeaderElection) -> float:
     """The seconds it took to lead."""
     loop = asyncio.get_running_loop()
     start = loop.time()
-    async with asyncio.timeout(PATIENCE):
+    async with patience():
         await candidate.acquire()
     assert candidate.leads()
     return loop.time() - start
@@ -109,7 +109,7 @@ async def test_who_cannot_renew_stops_before_another_starts(cluster: Cluster, ca
     waiting = asyncio.create_task(_acquire(second))
     await asyncio.sleep(0.5)
     line.cut = True
-    async with asyncio.timeout(PATIENCE):
+    async with patience():
         await first.lost.wait()
     assert not first.leads()
     assert not waiting.done()
@@ -129,7 +129,7 @@ async def test_who_finds_another_in_the_lease_stops_at_once(
         except Conflict:
             continue
         break
-    async with asyncio.timeout(PATIENCE):
+    async with patience():
         await first.lost.wait()
     assert "'thief' holds it" in caplog.text
     await first.release()

@@ -13,7 +13,8 @@ from serried.cluster import http
 from serried.cluster.http import HttpCluster
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import Cluster, Conflict, Expired, NotFound, WatchEvent
-from tests.contract.helpers import PATIENCE, named, take, told, until
+from tests.contract.helpers import named, take, told
+from tests.patience import patience, until
 from tools.controlplane import ControlPlane
 
 
@@ -149,7 +150,7 @@ async def test_a_quiet_watch_moves_on_by_bookmarks(
 
         events: list[WatchEvent[Pod]] = []
         busy = asyncio.create_task(be_busy_elsewhere())
-        async with asyncio.timeout(PATIENCE):
+        async with patience():
             while not events:
                 events = [event async for event in cluster.watch(PODS, "kube-public", resource_version=start)]
         await busy

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import Deadline
 from tools.controlplane import ControlPlane, ControlPlaneError, User, binaries
 from tools.controlplane.programs import free_ports
 
@@ -20,15 +21,13 @@ ROOT = Path(__file__).parents[2]
 ALL = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
 
 
-def eventually(ready: Callable[[], Any], seconds: float = 30.0) -> Any:
+def eventually(ready: Callable[[], Any]) -> Any:
     """The first true value of `ready`, asked again and again."""
-    deadline = time.monotonic() + seconds
-    while True:
-        value = ready()
-        if value:
-            return value
-        assert time.monotonic() < deadline, f"{ready} was not true within {seconds} s"
+    deadline = Deadline()
+    while not (value := ready()):
+        assert not deadline.passed(), f"{ready} was not true in time"
         time.sleep(0.05)
+    return value
 
 
 def alive(pid: int) -> bool:
@@ -167,7 +166,7 @@ def test_nothing_is_left_when_the_process_that_started_it_is_killed() -> None:
         assert len(pids) == 2
         assert all(alive(int(pid)) for pid in pids)
         owner.send_signal(signal.SIGKILL)
-    eventually(lambda: not any(alive(int(pid)) for pid in pids) and not Path(directory).exists(), 10)
+    eventually(lambda: not any(alive(int(pid)) for pid in pids) and not Path(directory).exists())
 
 
 def test_native_gangs_are_scheduled_whole_when_switched_on() -> None:

@@ -47,7 +47,7 @@ def command(*arguments: str, env: Mapping[str, str]) -> "subprocess.Popen[str]":
 
 
 def outcome(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=600)
     return process.returncode, stdout, stderr
 
 

@@ -30,7 +30,7 @@ def kubectl(plane: ControlPlane, *arguments: str) -> str:
         check=False,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

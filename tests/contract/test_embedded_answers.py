@@ -1,6 +1,5 @@
 """The embedded cluster answers as the real one: refuses the same fields, fills in and tells the same."""
 
-import asyncio
 import random
 from contextlib import aclosing
 from typing import Any, Literal, cast
@@ -27,6 +26,7 @@ from serried.api.resources import (
 )
 from serried.cluster.protocol import Cluster
 from tests.contract.answers import CONTAINER, Ask, Both, Json, Refusal, asking, named, plain, pod
+from tests.patience import patience
 
 
 def job(name: str = "x", template: Json | None = None, **spec: Any) -> Json:
@@ -352,7 +352,7 @@ async def _told(cluster: Cluster, resource: Resource[Any], namespace: str, versi
     """What a watch from this version on tells, up to the object called `end`."""
     heard: list[Any] = []
     events = cluster.watch(resource, namespace, resource_version=version, label_selector=labels)
-    async with asyncio.timeout(5), aclosing(cast(Any, events)):
+    async with patience(), aclosing(cast(Any, events)):
         async for event in events:
             if event.type != "BOOKMARK":
                 heard.append((event.type, plain(event.object)))

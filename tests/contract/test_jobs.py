@@ -15,7 +15,7 @@ from serried.api.resources import JOBS, PODS
 from serried.cluster.protocol import Cluster
 from serried.embedded.jobs import JobController
 from serried.embedded.server import EmbeddedCluster
-from tests.contract.helpers import until
+from tests.patience import until
 
 Json = dict[str, Any]
 

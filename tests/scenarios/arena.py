@@ -8,6 +8,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +19,7 @@ from serried.api.batch import Job
 from serried.api.core import Pod
 from serried.api.coscheduling import CoschedulingPodGroup
 from serried.api.kueue import Workload
-from serried.api.meta import Condition, find_condition
+from serried.api.meta import Condition, Key, find_condition
 from serried.api.resources import (
     CLUSTER_QUEUES,
     COSCHEDULING_POD_GROUPS,
@@ -36,9 +38,12 @@ from serried.cluster.protocol import Cluster, NotFound
 from serried.control.config import Configuration
 from serried.control.controller import Controller
 from serried.embedded.hollow import HollowNodes
+from tests.patience import PATIENCE, until
 
 BLOCK, RACK, HOST = "topo.example/block", "topo.example/rack", names.HOSTNAME
 GPU = "example.com/gpu"
+#: What is in the namespace of a scenario and watched by the controller.
+_WATCHED: tuple[Resource[Any], ...] = (JOBS, WORKLOADS, COSCHEDULING_POD_GROUPS, PODS, LOCAL_QUEUES)
 T = TypeVar("T")
 
 
@@ -113,6 +118,8 @@ class Arena:
     #: of the real control plane
     kubeconfig: Path | None = None
     controller: Controller | None = None
+    #: of the controller's clock before ours, so that time passes without waiting
+    ahead: timedelta = timedelta()
     _running: asyncio.Task[None] | None = None
     made: list[tuple[Any, str]] = field(default_factory=list)
 
@@ -120,7 +127,7 @@ class Arena:
 
     async def start(self, config: Configuration | None = None) -> Controller:
         """Starts a controller and waits until it has read everything."""
-        self.controller = Controller(self.serried, config)
+        self.controller = Controller(self.serried, config, clock=lambda: datetime.now(UTC) + self.ahead)
         self._running = asyncio.create_task(self.controller.run())
         ready = asyncio.create_task(self.controller.ready.wait())
         await asyncio.wait({ready, self._running}, return_when=asyncio.FIRST_COMPLETED)
@@ -198,6 +205,12 @@ class Arena:
     async def delete_job(self, name: str) -> None:
         await self.cluster.delete(JOBS, name, self.namespace, propagation="Background")
 
+    async def end_job(self, name: str) -> None:
+        """Lets the pods of a Job end now that run until they are told to."""
+        for pod in await self.pods(name):
+            annotations = {"metadata": {"annotations": {names.RUN_SECONDS: "0"}}}
+            await self.cluster.patch(PODS, pod.metadata.name, self.namespace, patch=annotations)
+
     async def job(self, name: str) -> Job:
         return await self.cluster.get(JOBS, name, self.namespace)
 
@@ -262,22 +275,18 @@ class Arena:
 
     # --- waiting for it
 
-    async def until(self, what: Callable[[], Awaitable[T]], *, within: float = 30.0, hint: str = "") -> T:
-        """Waits until `what` is true; fails with its last value after `within` seconds."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + within
-        while True:
-            value = await what()
-            if value:
-                return value
-            if self._running is not None and self._running.done():
-                self._running.result()
-            assert loop.time() < deadline, f"not within {within} s: {hint or what} (last: {value!r})"
-            await asyncio.sleep(0.02)
+    async def until(self, what: Callable[[], Awaitable[T]], *, seconds: float = PATIENCE, hint: str = "") -> T:
+        """Waits until `what` is true; fails with its last value, or with the controller."""
 
-    async def until_condition(
-        self, job: str, type: str, status: str = "True", *, within: float = 30.0, text: str = ""
-    ) -> Condition:
+        async def true() -> T:
+            value = await what()
+            if not value and self._running is not None and self._running.done():
+                self._running.result()
+            return value
+
+        return await until(true, seconds=seconds, hint=hint or str(what))
+
+    async def until_condition(self, job: str, type: str, status: str = "True", *, text: str = "") -> Condition:
         """Waits until the Workload's condition has this status (and `text`, a regular expression, in its message)."""
         last: Condition | None = None
 
@@ -288,22 +297,76 @@ class Arena:
             return last if fits else None
 
         try:
-            condition = await self.until(found, within=within, hint=f"{type}={status} of {job}")
+            condition = await self.until(found, hint=f"{type}={status} of {job}")
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {last}") from None
         assert condition is not None
         return condition
 
-    async def until_running(self, name: str, pods: int, *, within: float = 30.0) -> list[Pod]:
+    async def until_running(self, name: str, pods: int) -> list[Pod]:
         """Waits until that many pods of the Job run; they are returned by index."""
 
         async def running() -> list[Pod]:
             there = [p for p in await self.pods(name) if p.spec.node_name and p.status.phase == "Running"]
             return there if len(there) == pods else []
 
-        return await self.until(running, within=within, hint=f"{pods} running pods of {name}")
+        return await self.until(running, hint=f"{pods} running pods of {name}")
 
-    async def until_free(self, *, within: float = 60.0, pending: int = 0) -> None:
+    async def until_gone(self, resource: Resource[Any], name: str, namespace: str = "") -> None:
+        """Waits until there is no such object."""
+
+        async def gone() -> bool:
+            try:
+                await self.cluster.get(resource, name, namespace)
+            except NotFound:
+                return True
+            return False
+
+        await self.until(gone, hint=f"{resource.kind} {name} gone")
+
+    async def settle(self) -> None:
+        """Waits until nothing is to come: the controller has seen all that is here and has nothing left to do."""
+
+        async def settled() -> bool:
+            before = await self._versions()
+            return self._seen() == before and self._is_idle() and await self._versions() == before
+
+        await self.until(settled, hint="the controller at rest")
+
+    async def _versions(self) -> dict[tuple[str, Key], str]:
+        """Every object of this scenario that the controller watches, and its version."""
+        listings = [await self.cluster.list(resource, self.namespace) for resource in _WATCHED]
+        queue = await self.cluster.list(CLUSTER_QUEUES, field_selector=f"metadata.name={self.queue}")
+        objects = chain.from_iterable(each.items for each in (*listings, queue))
+        return {(type(o).__name__, o.key): o.metadata.resource_version for o in objects}
+
+    def _seen(self) -> dict[tuple[str, Key], str]:
+        """The same as the controller knows it."""
+        assert self.controller is not None
+        stores = [self.controller._informers[resource].store for resource in (*_WATCHED, CLUSTER_QUEUES)]
+        return {
+            (type(o).__name__, o.key): o.metadata.resource_version
+            for store in stores
+            for o in store.values()
+            if o.metadata.namespace == self.namespace or o.key == ("", self.queue)
+        }
+
+    def _is_idle(self) -> bool:
+        controller = self.controller
+        assert controller is not None
+        status = controller._status
+        gathered = (status._waits, status._due, status._telling, status._queues, status._cohorts)
+        return not (
+            controller._running
+            or controller._tasks
+            or controller._wake.is_set()
+            or controller.engine.dirty
+            or controller.state.changed_gangs
+            or any(gathered)
+            or controller._recorder._waiting
+        )
+
+    async def until_free(self, *, pending: int = 0) -> None:
         """Waits until the ClusterQueue's status says that nothing is used and so many wait."""
 
         async def free() -> bool:
@@ -317,7 +380,7 @@ class Arena:
                 and not (status.reserving_workloads or status.admitted_workloads)
             )
 
-        await self.until(free, within=within, hint="quota usage back to zero")
+        await self.until(free, hint="quota usage back to zero")
 
     async def clean_up(self) -> None:
         """Removes what the scenario made; nothing may be left on the shared nodes."""
@@ -330,7 +393,7 @@ class Arena:
         async def empty() -> bool:
             return not await self.pods()
 
-        await self.until(empty, within=60, hint="all pods gone")
+        await self.until(empty, hint="all pods gone")
         await self.stop()
         for workload in (await self.cluster.list(WORKLOADS, self.namespace)).items:
             # Its namespace takes a while to go, and until then it would hold its places.

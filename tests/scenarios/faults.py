@@ -35,13 +35,16 @@ class Faults:
         self.late: dict[str, float] = {}
         #: nothing answers
         self.down = False
+        #: requests that were refused because nothing answers
+        self.refused = 0
         #: (verb, kind, name) of every write that was carried out
         self.written: list[tuple[str, str, str]] = []
 
     async def _write(self, verb: str, kind: str, name: str, body: Any, write: Callable[[], Awaitable[T]]) -> T:
         if self.before is not None:
             await self.before(verb, kind, name, body)
-        if self.down or self._random.random() < self.fail:
+        self._check()
+        if self._random.random() < self.fail:
             raise Unavailable(self._random.choice([0, 429, 500]), "Injected", f"{verb} {kind} {name} failed")
         result = await write()
         self.written.append((verb, kind, name))
@@ -101,4 +104,5 @@ class Faults:
 
     def _check(self) -> None:
         if self.down:
+            self.refused += 1
             raise Unavailable(0, "Injected", "nothing answers")

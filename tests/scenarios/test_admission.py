@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from datetime import timedelta
 from typing import Any
 
 from serried.api import names
@@ -39,10 +39,10 @@ async def test_a_team_borrows_and_the_owner_reclaims(arena: Arena) -> None:
     await arena.start()
     await arena.submit(job("old", 8, queue="b"))
     await arena.until_running("old", 8)
-    await asyncio.sleep(1.1)  # who reserved last goes first, and times are in whole seconds
+    arena.ahead += timedelta(seconds=1)  # who reserved last goes first, and times are in whole seconds
     await arena.submit(job("new", 8, queue="b"))
     await arena.until_running("new", 8)
-    await arena.submit(job("mine", 8, queue="a", seconds=1))
+    await arena.submit(job("mine", 8, queue="a"))
     evicted = await arena.until_condition("new", EVICTED)
     assert evicted.reason == "Preempted"
     preempted = await arena.condition("new", WorkloadCondition.PREEMPTED)
@@ -51,6 +51,7 @@ async def test_a_team_borrows_and_the_owner_reclaims(arena: Arena) -> None:
     await arena.until_running("mine", 8)
     assert (await arena.job("new")).spec.suspend
     assert await arena.condition("old", EVICTED) is None
+    await arena.end_job("mine")
     await arena.until_condition("mine", FINISHED)
     await arena.until_running("new", 8)  # it borrows again
     again = await arena.condition("new", EVICTED)
@@ -204,12 +205,13 @@ async def test_a_job_waits_for_a_check_that_somebody_else_makes_ready(arena: Are
 async def test_quota_edited_below_what_is_used_stops_nobody_and_admits_nobody(arena: Arena) -> None:
     await arena.set_up_queue(nominal=64)
     await arena.start()
-    await arena.submit(job("runs", 8, seconds=3))
+    await arena.submit(job("runs", 8))
     await arena.until_running("runs", 8)
     await arena.set_quota(32)
     await arena.submit(job("waits", 1, seconds=0.1))
     await arena.until_condition("waits", QUOTA_RESERVED, "False", text=GPU)
     assert await arena.condition("runs", EVICTED) is None
+    await arena.end_job("runs")
     await arena.until_condition("runs", FINISHED)
     await arena.until_condition("waits", FINISHED)
 

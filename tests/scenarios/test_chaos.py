@@ -101,7 +101,7 @@ async def test_200_random_submissions_and_deletions(arena: Arena) -> None:
             done = [await arena.condition(n, "Finished") for n in left]
             return all(c is not None and c.status == "True" for c in done)
 
-        await arena.until(at_rest, within=180)
+        await arena.until(at_rest)
         assert partly_bound(await arena.pods()) == {}
         await arena.until_free()
         assert watchman.overbooked == []

@@ -245,7 +245,7 @@ async def test_contention(arena: Arena, seed: int) -> None:
                     left.append(name)
             return [] if left else ["all"]
 
-        await arena.until(all_done, within=120)
+        await arena.until(all_done)
 
         async def free() -> bool:
             queues = [await arena.cluster.get(CLUSTER_QUEUES, arena.scoped(team)) for team in TEAMS]

@@ -13,6 +13,7 @@ import pytest
 
 from serried.api.names import WorkloadCondition
 from tests.conftest import SERRIED
+from tests.patience import patience
 from tests.scenarios.arena import Arena, assigned, job
 from tests.scenarios.proxy import BindingProxy
 from tools.controlplane import ControlPlane
@@ -53,7 +54,8 @@ async def test_kill_between_the_first_and_the_last_binding(
                 let_through = 1 + (attempt * 13) % (GANG - 1)
                 proxy.close_after(let_through, process.kill)
                 await arena.submit(job(name, GANG))
-                await asyncio.wait_for(proxy.halted.wait(), 60)
+                async with patience():
+                    await proxy.halted.wait()
                 assert await process.wait() == -signal.SIGKILL
             await arena.until(lambda n=let_through: proxy.answered(n))  # type: ignore[misc]
             before = {p.metadata.uid: p.spec.node_name for p in await arena.pods(name) if p.spec.node_name}
@@ -93,5 +95,5 @@ async def test_a_controller_stopped_amid_its_bindings_is_followed_by_one_that_co
     await arena.stop()
     _, domains = assigned(await arena.workload("gang"))
     await arena.start()
-    pods = await arena.until_running("gang", GANG, within=60)
+    pods = await arena.until_running("gang", GANG)
     assert [p.spec.node_name for p in pods] == [values[0] for values, _ in domains]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from serried.api.core import Pod
 from serried.api.names import SCHEDULER_NAME
 from serried.api.resources import CLUSTER_QUEUES, JOBS, LOCAL_QUEUES, PODS, RESOURCE_FLAVORS, TOPOLOGIES, WORKLOADS
 from serried.cluster.protocol import Cluster
@@ -20,6 +21,7 @@ from serried.embedded import webhook
 from serried.embedded.hollow import HollowNodes
 from serried.embedded.jobs import JobController
 from serried.embedded.server import EmbeddedCluster
+from tests.patience import until
 from tools.hollow_nodes import described
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -45,12 +47,12 @@ async def test_an_example_is_bound_as_a_whole_in_one_rack(example: str, hosts: i
     try:
         await apply(cluster, (_EXAMPLES / "queues.yaml").read_text())
         await apply(cluster, (_EXAMPLES / example).read_text())
-        async with asyncio.timeout(30):
-            while True:
-                pods = (await cluster.list(PODS, "default")).items
-                if len(pods) == 4 and all(p.status.phase == "Running" for p in pods):
-                    break
-                await asyncio.sleep(0.05)
+
+        async def running_pods() -> list[Pod]:
+            found = (await cluster.list(PODS, "default")).items
+            return found if len(found) == 4 and all(p.status.phase == "Running" for p in found) else []
+
+        pods = await until(running_pods)
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError):

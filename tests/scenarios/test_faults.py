@@ -12,8 +12,10 @@ from serried.api.names import WorkloadCondition
 from serried.api.resources import PODS
 from serried.cluster.informer import Informer
 from serried.control.controller import Controller
+from tests.patience import patience
 from tests.scenarios.arena import BLOCK, RACK, Arena, job
 from tests.scenarios.faults import Faults
+from tests.scenarios.matrix import on_both
 from tests.scenarios.test_chaos import Watchman, partly_bound
 
 
@@ -28,23 +30,27 @@ async def submit_many(arena: Arena, count: int, seed: int) -> list[str]:
     return jobs
 
 
-async def all_finish(arena: Arena, jobs: list[str], within: float = 120.0) -> None:
+async def all_finish(arena: Arena, jobs: list[str]) -> None:
     async def finished() -> bool:
         return all([(c := await arena.condition(n, "Finished")) is not None and c.status == "True" for n in jobs])
 
-    await arena.until(finished, within=within)
+    await arena.until(finished)
     assert partly_bound(await arena.pods()) == {}
 
 
+ONE_AT_A_TIME = [({"fail": 0.3},), ({"lose": 0.3},), ({"cut": 0.1},)]
+ALL_TOGETHER = ({"fail": 0.2, "lose": 0.2, "cut": 0.05},)
+
+
 @pytest.mark.parametrize(
-    "faults", [{"fail": 0.3}, {"lose": 0.3}, {"cut": 0.1}, {"fail": 0.2, "lose": 0.2, "cut": 0.05}], ids=str
+    ("arena", "faults"),
+    on_both([*ONE_AT_A_TIME, ALL_TOGETHER], sample=lambda faults: len(faults) > 1),
+    indirect=["arena"],
 )
 async def test_writes_that_fail_answers_that_get_lost_and_watches_that_end(
     arena: Arena, faults: dict[str, float]
 ) -> None:
     """Every Job still runs to its end, no node is ever overbooked, and all quota comes back."""
-    if arena.real and len(faults) == 1:
-        pytest.skip("the embedded cluster has one at a time")
     await arena.set_up_queue(nominal=256)
     bad = arena.serried = Faults(arena.serried, seed=7)
     controller = await arena.start()
@@ -95,11 +101,11 @@ async def test_a_job_that_is_gone_before_its_watch_says_so_gets_no_new_workload(
     await arena.start()
     await arena.submit(job("gone", 8))
     await arena.until_running("gone", 8)
-    bad.late["Job"] = 2.0
+    bad.late["Job"] = 0.5
     bad.written.clear()
     await arena.delete_job("gone")
     await arena.until_free()
-    await asyncio.sleep(2.5)
+    await arena.settle()
     assert [w for w in bad.written if w[:2] == ("create", "Workload")] == []
     assert await arena.workload("gone") is None
 
@@ -112,17 +118,23 @@ async def test_a_server_that_is_away_for_a_while(arena: Arena) -> None:
     await arena.until_condition("before", WorkloadCondition.ADMITTED)
     bad.down = True
     await arena.submit(job("meanwhile", 8, seconds=0.1))
-    await asyncio.sleep(3)
+
+    async def tried() -> bool:
+        return bad.refused >= 10
+
+    await arena.until(tried)
     bad.down = False
     await all_finish(arena, ["before", "meanwhile"])
     await arena.until_free()
 
 
-@pytest.mark.parametrize("writes", range(1, 14, 2))
+@pytest.mark.parametrize(
+    ("arena", "writes"),
+    on_both([(writes,) for writes in range(1, 14)], sample=lambda writes: writes % 6 == 1),
+    indirect=["arena"],
+)
 async def test_a_controller_that_ends_after_any_number_of_writes(arena: Arena, writes: int) -> None:
     """The next one goes on where it stopped."""
-    if arena.real and writes % 3 != 1:
-        pytest.skip("the embedded cluster has the rest")
     await arena.set_up_queue()
     behind = arena.serried
     bad = arena.serried = Faults(behind)
@@ -136,7 +148,8 @@ async def test_a_controller_that_ends_after_any_number_of_writes(arena: Arena, w
     bad.before = stop_here
     await arena.start()
     await arena.submit(job("train", 8, topology={names.REQUIRED_TOPOLOGY: RACK}, seconds=0.3))
-    await asyncio.wait_for(reached.wait(), 20)
+    async with patience():
+        await reached.wait()
     await arena.stop()
     arena.serried = behind
     await arena.start()

@@ -49,7 +49,7 @@ async def test_a_leader_that_loses_its_node_gets_another_one_beside_its_workers(
     async def admitted() -> bool:
         return (await seen()).status.admission is not None
 
-    await arena.until(admitted, within=10, hint="the group admitted")
+    await arena.until(admitted, hint="the group admitted")
     before = hosts(await seen())
     assert {name: len(each) for name, each in before.items()} == NODES
     (spare,) = {f"node-{i:02d}" for i in range(8)} - {*before["leader"], *before["workers"]}
@@ -60,5 +60,5 @@ async def test_a_leader_that_loses_its_node_gets_another_one_beside_its_workers(
     async def replaced() -> bool:
         return not (await seen()).status.unhealthy_nodes
 
-    await arena.until(replaced, within=10, hint="another node for the leader")
+    await arena.until(replaced, hint="another node for the leader")
     assert hosts(await seen()) == {"leader": [spare], "workers": before["workers"]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import msgspec
@@ -12,7 +11,6 @@ from serried.api import names
 from serried.api.core import Pod
 from serried.api.names import CoschedulingPhase, WorkloadCondition
 from serried.api.resources import JOBS, PODS, WORKLOADS
-from serried.cluster.protocol import NotFound
 from serried.control.config import Configuration
 from tests.scenarios.arena import BLOCK, GPU, HOST, RACK, Arena, assigned, job, node_labels
 
@@ -23,7 +21,7 @@ async def test_a_gang_fills_one_rack_rank_by_rank(arena: Arena) -> None:
     """8 pods of a whole node each, required in one rack: admitted, planned, bound together, running, finished."""
     await arena.set_up_queue()
     await arena.start()
-    await arena.submit(job("train", 8, topology=IN_ONE_RACK, seconds=2))
+    await arena.submit(job("train", 8, topology=IN_ONE_RACK))
 
     pods = await arena.until_running("train", 8)
     nodes = [p.spec.node_name for p in pods]
@@ -45,6 +43,7 @@ async def test_a_gang_fills_one_rack_rank_by_rank(arena: Arena) -> None:
         return group is not None and (group.status.phase, group.status.running) == (CoschedulingPhase.RUNNING, 8)
 
     await arena.until(group_runs)
+    await arena.end_job("train")
     done = await arena.until_condition("train", WorkloadCondition.FINISHED)
     assert done.reason == "Succeeded"
     await arena.until_free()
@@ -96,23 +95,24 @@ async def test_a_gang_larger_than_any_rack_waits_with_the_reason_and_without_pod
 
 
 async def test_a_job_that_waits_for_quota_starts_when_it_returns(arena: Arena) -> None:
-    """Quota for one gang of two: the second starts within a second of the first one's end."""
+    """Quota for one gang of two: the second starts when the first one has ended, and not before."""
     await arena.set_up_queue(nominal=64)
     await arena.start()
-    await arena.submit(job("first", 8, seconds=3))
-    await arena.until_condition("first", WorkloadCondition.ADMITTED)
+    await arena.submit(job("first", 8))
+    await arena.until_running("first", 8)
     await arena.submit(job("second", 8, seconds=0.2))
     waits = await arena.until_condition("second", WorkloadCondition.QUOTA_RESERVED, "False", text=GPU)
     assert waits.reason == "WaitingForQuota"
 
-    await arena.until_condition("first", WorkloadCondition.FINISHED)
-    returned = asyncio.get_running_loop().time()
+    await arena.settle()
+    assert (await arena.job("second")).spec.suspend
 
-    async def started() -> bool:
-        return not (await arena.job("second")).spec.suspend
-
-    await arena.until(started)
-    assert asyncio.get_running_loop().time() - returned < 1.0
+    await arena.end_job("first")
+    first = await arena.until_condition("first", WorkloadCondition.FINISHED)
+    second = await arena.until_condition("second", WorkloadCondition.ADMITTED)
+    assert first.last_transition_time is not None
+    assert second.last_transition_time is not None
+    assert first.last_transition_time <= second.last_transition_time
     await arena.until_condition("second", WorkloadCondition.FINISHED)
     await arena.until_free()
 
@@ -215,7 +215,7 @@ async def test_a_deleted_workload_stops_its_job_which_queues_anew(arena: Arena) 
         fresh = [p for p in pods if p.metadata.uid not in before and p.status.phase == "Running"]
         return len(fresh) == len(pods) == 4
 
-    await arena.until(runs_anew, within=60)
+    await arena.until(runs_anew)
     _, domains = assigned(await arena.workload("again"))
     assert sum(count for _, count in domains) == 4
 
@@ -266,12 +266,13 @@ async def test_higher_priority_goes_first(arena: Arena) -> None:
     await arena.set_up_queue(nominal=8)
     await arena.make_priority_class("urgent", 1000)
     await arena.start()
-    await arena.submit(job("holds", 1, seconds=4))
-    await arena.until_condition("holds", WorkloadCondition.ADMITTED)
+    await arena.submit(job("holds", 1))
+    await arena.until_running("holds", 1)
     await arena.submit(job("early", 1, seconds=0.1))
     await arena.until_condition("early", WorkloadCondition.QUOTA_RESERVED, "False")
     await arena.submit(job("late", 1, seconds=0.1, labels={names.PRIORITY_CLASS: arena.scoped("urgent")}))
     await arena.until_condition("late", WorkloadCondition.QUOTA_RESERVED, "False")
+    await arena.end_job("holds")
     late = await arena.until_condition("late", WorkloadCondition.ADMITTED)
     early = await arena.until_condition("early", WorkloadCondition.ADMITTED)
     assert late.last_transition_time is not None
@@ -287,14 +288,7 @@ async def test_a_job_deleted_and_made_anew_under_its_name_is_another_job(arena: 
     await arena.until_running("same", 2)
     await arena.delete_job("same")
 
-    async def name_is_free() -> bool:
-        try:
-            await arena.job("same")
-        except NotFound:
-            return True
-        return False
-
-    await arena.until(name_is_free)
+    await arena.until_gone(JOBS, "same", arena.namespace)
     second = await arena.submit(job("same", 2, seconds=0.1))
     assert second.metadata.uid != first.metadata.uid
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from serried.api.resources import JOBS, LOCAL_QUEUES, PODS, WORKLOADS, Resource
 from serried.cluster.protocol import ApiError
 from tests.scenarios.arena import RACK, Arena, job
 from tests.scenarios.faults import Faults
+from tests.scenarios.matrix import on_both
 
 IN_ONE_RACK = {names.REQUIRED_TOPOLOGY: RACK}
 PODS_OF_THE_JOB = 3
@@ -105,11 +106,12 @@ class Moment:
                 await self.action()
 
 
-@pytest.mark.parametrize("action", ACTIONS, ids=lambda a: a.__name__)
-@pytest.mark.parametrize("moment", MOMENTS, ids=lambda m: m.replace(" ", "-"))
+@pytest.mark.parametrize(
+    ("arena", "moment", "action"),
+    on_both(product(MOMENTS, ACTIONS), sample=lambda moment, _: moment == "patch Job 1"),
+    indirect=["arena"],
+)
 async def test_it_ends_well(arena: Arena, moment: str, action: Callable[[Arena], Awaitable[None]]) -> None:
-    if arena.real and moment != "patch Job 1":
-        pytest.skip("the embedded cluster has the rest")
     await arena.set_up_queue()
     await arena.make_local_queue("other")
     faults = arena.serried = Faults(arena.serried)
@@ -130,9 +132,9 @@ async def test_it_ends_well(arena: Arena, moment: str, action: Callable[[Arena],
 
         await arena.until(nothing_left)
     elif action is delete_queue and moment in MOMENTS[:2]:
-        await asyncio.sleep(0.5)
+        await arena.settle()
     elif action is unlabel or (action is delete_workload and moment == MOMENTS[-1]):
-        await asyncio.sleep(1)  # there is nothing more to be said of it
+        await arena.settle()  # there is nothing more to be said of it
     else:
         await arena.until_condition("train", WorkloadCondition.FINISHED)
 

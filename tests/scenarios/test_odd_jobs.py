@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -21,7 +20,7 @@ from serried.api.resources import (
     TOPOLOGIES,
     WORKLOADS,
 )
-from serried.cluster.protocol import ApiError, Invalid, NotFound
+from serried.cluster.protocol import ApiError, Invalid
 from serried.jobs.podset import workload_name
 from tests.scenarios.arena import BLOCK, GPU, HOST, RACK, Arena, assigned, job, node_labels
 
@@ -122,7 +121,7 @@ async def test_pods_behind_a_foreign_gate_wait_for_it(arena: Arena) -> None:
 
     await arena.until(all_there)
     for number, pod in enumerate(await arena.pods("gated")):
-        await asyncio.sleep(0.2)
+        await arena.settle()
         assert not any(p.spec.node_name for p in await arena.pods("gated")), f"bound with {3 - number} gates closed"
         await arena.cluster.patch(PODS, pod.metadata.name, arena.namespace, patch={"spec": {"schedulingGates": None}})
     await arena.until_running("gated", 3)
@@ -189,7 +188,7 @@ async def test_a_workload_that_claims_somebody_elses_job(arena: Arena) -> None:
         "spec": {"queueName": "main", "podSets": [{"name": "main", "count": 1, "template": template}]},
     }
     await arena.cluster.create(WORKLOADS, body, arena.namespace)
-    await asyncio.sleep(1)
+    await arena.settle()
     await arena.until_running("train", 2)
     await others_go_on(arena)
     assert not (await arena.job("train")).spec.suspend
@@ -249,7 +248,7 @@ async def test_an_admission_written_by_hand(arena: Arena) -> None:
             )
         except Invalid:
             continue
-    await asyncio.sleep(1)
+    await arena.settle()
     await others_go_on(arena)
 
 
@@ -317,19 +316,12 @@ async def test_what_a_running_job_uses_is_deleted_and_made_again(arena: Arena, k
     before = await arena.cluster.get(resource, name, namespace)
     await arena.cluster.delete(resource, name, namespace)
 
-    async def gone() -> bool:
-        try:
-            await arena.cluster.get(resource, name, namespace)
-        except NotFound:
-            return True
-        return False
-
-    await arena.until(gone)
+    await arena.until_gone(resource, name, namespace)
     await arena.submit(job("waits", 8, seconds=0.1))
     waits = await arena.until_condition("waits", QUOTA_RESERVED, "False")
     assert waits.reason == "Inadmissible"
     assert name in waits.message
-    await asyncio.sleep(0.5)
+    await arena.settle()
     assert len(await arena.until_running("runs", 8)) == 8
     await arena.cluster.create(
         resource,
@@ -357,15 +349,8 @@ async def test_the_namespace_goes_under_a_running_job(arena: Arena) -> None:
     await arena.until(runs)
     await arena.cluster.delete(NAMESPACES, other)
 
-    async def gone() -> bool:
-        try:
-            await arena.cluster.get(NAMESPACES, other)
-        except NotFound:
-            return True
-        return False
-
     if not arena.real:
-        await arena.until(gone, within=30)
+        await arena.until_gone(NAMESPACES, other)
     await arena.until_free()
     await others_go_on(arena)
 

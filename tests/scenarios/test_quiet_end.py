@@ -27,4 +27,4 @@ async def test_the_end_of_a_workload_without_pods_is_reported(arena: Arena) -> N
     done = Condition(type="Finished", status="True", reason="Succeeded", message="by hand")
     patch = conditions.status_patch(workload, [done], controller.now())
     await arena.cluster.patch(WORKLOADS, "by-hand", arena.namespace, patch=patch, subresource="status")
-    await arena.until_free(within=10)
+    await arena.until_free()

@@ -35,7 +35,7 @@ async def test_four_slices_of_two_racks_each(arena: Arena, scheduler: str | None
     await arena.start()
     wish = {names.PREFERRED_TOPOLOGY: BLOCK, names.SLICE_REQUIRED_TOPOLOGY: BLOCK, names.SLICE_SIZE: "16"}
     await arena.submit(job("slices", 64, topology=wish, scheduler=scheduler))
-    pods = await arena.until_running("slices", 64, within=60)
+    pods = await arena.until_running("slices", 64)
     assert await as_planned(arena, "slices", pods)
     assert [index(p)[0] for p in pods] == list(range(64))
     blocks = [{where(p)[BLOCK] for p in pods[i : i + 16]} for i in range(0, 64, 16)]
@@ -52,7 +52,7 @@ async def test_slices_pass_over_racks_that_cannot_hold_one(arena: Arena) -> None
         await arena.run_stranger(f"on-{node}", node, gpus=1)
     await arena.start()
     await arena.submit(job("slices", 32, topology={names.SLICE_REQUIRED_TOPOLOGY: RACK, names.SLICE_SIZE: "8"}))
-    pods = await arena.until_running("slices", 32, within=60)
+    pods = await arena.until_running("slices", 32)
     assert await as_planned(arena, "slices", pods)
     racks = [{(where(p)[BLOCK], where(p)[RACK]) for p in pods[i : i + 8]} for i in range(0, 32, 8)]
     assert [len(r) for r in racks] == [1, 1, 1, 1]
@@ -78,7 +78,7 @@ async def test_preferred_falls_back_across_blocks(arena: Arena) -> None:
     await arena.set_up_queue()
     await arena.start()
     await arena.submit(job("forty", 40, topology={names.PREFERRED_TOPOLOGY: RACK}))
-    pods = await arena.until_running("forty", 40, within=60)
+    pods = await arena.until_running("forty", 40)
     assert await as_planned(arena, "forty", pods)
     blocks = [where(p)[BLOCK] for p in pods]
     assert sorted((blocks.count("block-0"), blocks.count("block-1"))) == [8, 32]

@@ -150,7 +150,7 @@ async def test_upheaval(arena: Arena, seed: int) -> None:
                     left.append(name)
             return [] if left else ["all"]
 
-        await arena.until(all_done, within=120)
+        await arena.until(all_done)
         await arena.until_free()
         assert watchman.overbooked == []
         controller.engine.validate()

@@ -46,7 +46,7 @@ async def gpus_used(arena: Arena, queue: str) -> float:
 async def test_the_queue_that_used_more_waits(arena: Arena, tmp_path: Path) -> None:
     await set_up(arena)
     await arena.start(SHARING)
-    await arena.submit(job("first", 8, queue="busy", seconds=20))
+    await arena.submit(job("first", 8, queue="busy"))
     await arena.until_running("first", 8)
     await arena.submit(job("again", 8, queue="busy", seconds=0.1))
     await arena.until_condition("again", WorkloadCondition.QUOTA_RESERVED, "False")
@@ -76,13 +76,13 @@ async def test_the_queue_that_used_more_waits(arena: Arena, tmp_path: Path) -> N
 async def test_what_was_used_is_not_forgotten_when_the_controller_starts_anew(arena: Arena) -> None:
     await set_up(arena)
     await arena.start(SHARING)
-    await arena.submit(job("first", 8, queue="busy", seconds=1))
-    await arena.until_condition("first", WorkloadCondition.FINISHED)
+    await arena.submit(job("first", 8, queue="busy"))
 
     async def written() -> bool:
         return await gpus_used(arena, "busy") > 0
 
     await arena.until(written)
+    await arena.end_job("first")
     await arena.until_free()
     await change(arena, stopPolicy="Hold")
     await arena.stop()

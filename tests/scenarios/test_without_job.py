@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from serried.api.kueue import Workload
 from serried.api.meta import condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.resources import ADMISSION_CHECKS, CLUSTER_QUEUES, EVENTS, PODS, WORKLOADS
-from serried.cluster.protocol import NotFound
 from tests.scenarios.arena import GPU, RACK, Arena
 from tests.scenarios.test_topology import pod_set
 
@@ -119,7 +117,7 @@ async def test_others_do_not_stand_in_for_the_leader(arena: Arena) -> None:
         )
 
     await arena.until(told)
-    await asyncio.sleep(0.5)
+    await arena.settle()
     assert await nodes(arena) == {}
     await make_pod(arena, "group-a-l", "leader", 0, gpus=4)
     places = await plan(arena)
@@ -167,7 +165,7 @@ async def test_drained_and_admitted_again_while_its_old_pods_run(arena: Arena) -
     again = await plan(arena)
     assert not old & {*again["leader"], *again["workers"]}, "the nodes where the old pods run are full"
     await make_pod(arena, "group-b-l", "leader", 0, gpus=4)
-    await asyncio.sleep(0.5)
+    await arena.settle()
     assert "group-b-l" not in await nodes(arena), "the second run is not whole"
     workload = await arena.cluster.get(WORKLOADS, "group", arena.namespace)
     assert not condition_is(workload.status.conditions, WorkloadCondition.PODS_READY)
@@ -177,7 +175,7 @@ async def test_drained_and_admitted_again_while_its_old_pods_run(arena: Arena) -
     await until(arena, WorkloadCondition.PODS_READY)
     assert again == await plan(arena)
     await delete_pods(arena, *(f"group-a-{x}" for x in ("l", "w0", "w1", "w2")))
-    await asyncio.sleep(0.3)
+    await arena.settle()
     await as_planned(arena, "b")
 
 
@@ -253,14 +251,7 @@ async def test_owned_by_another_kind_deleted_and_made_again(arena: Arena) -> Non
     await as_planned(arena)
     await arena.cluster.delete(WORKLOADS, "group", arena.namespace)
 
-    async def gone() -> bool:
-        try:
-            await arena.cluster.get(WORKLOADS, "group", arena.namespace)
-        except NotFound:
-            return True
-        return False
-
-    await arena.until(gone)
+    await arena.until_gone(WORKLOADS, "group", arena.namespace)
     await arena.cluster.create(WORKLOADS, body, arena.namespace)
     await until(arena, WorkloadCondition.ADMITTED)
     await make_pods(arena, "b")

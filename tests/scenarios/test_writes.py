@@ -16,6 +16,7 @@ from serried.cluster.protocol import Cluster
 from serried.control import events
 from serried.control.controller import utc_now
 from serried.embedded.server import EmbeddedCluster
+from tests.patience import patience
 from tests.scenarios.arena import Arena, job
 from tests.scenarios.faults import Faults
 
@@ -63,7 +64,8 @@ async def test_an_admission_waits_for_what_is_being_written_of_the_wait(
     await arena.submit(job("first", 8))
     await arena.until_condition("first", WorkloadCondition.ADMITTED)
     await arena.submit(job("second", 8, seconds=0.2))
-    await asyncio.wait_for(late.carried_out.wait(), 30)
+    async with patience():
+        await late.carried_out.wait()
     key = (arena.namespace, await arena.workload_name("second"))
     await arena.set_quota(128)
 

@@ -99,7 +99,7 @@ class ControlPlane:
         crds: Iterable[Mapping[str, Any]] = (),
         users: Iterable[User] = (),
         requests_inflight: int = 600,
-        timeout: float = 60.0,
+        timeout: float = 300.0,
     ) -> None:
         self._assets = assets
         self._controllers = (*controllers, *_GANG_CONTROLLERS) if controllers and native_gangs else tuple(controllers)

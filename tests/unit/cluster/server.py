@@ -10,8 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-#: Seconds to wait for what should be there in a moment.
-PATIENCE = 10.0
+from tests.patience import patience
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -100,7 +99,7 @@ class Stream:
 
     async def left(self) -> None:
         """Waits until the client has gone away."""
-        async with asyncio.timeout(PATIENCE):
+        async with patience():
             await self._ended.wait()
 
 
@@ -130,7 +129,7 @@ class ApiServer:
 
     async def watch(self) -> Stream:
         """The next watch that is opened."""
-        async with asyncio.timeout(PATIENCE):
+        async with patience():
             return await self._streams.get()
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:

@@ -15,7 +15,8 @@ from serried.cluster import informer
 from serried.cluster.http import HttpCluster
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import Malformed
-from tests.unit.cluster.server import PATIENCE, Answer, ApiServer, Stream, obj, page, refuse
+from tests.patience import PATIENCE, patience
+from tests.unit.cluster.server import Answer, ApiServer, Stream, obj, page, refuse
 
 
 class Follower:
@@ -52,7 +53,7 @@ class Follower:
 
     async def until(self, *said: str) -> None:
         """Waits until it has said this, and nothing else, since the last time."""
-        async with asyncio.timeout(PATIENCE):
+        async with patience():
             while len(self.said) < len(said):
                 self.changed.clear()
                 await self.changed.wait()
@@ -108,7 +109,7 @@ async def test_what_is_kept_is_all_that_callbacks_see(cluster: HttpCluster, serv
 
 async def test_it_lists_and_then_watches_from_there(follower: Follower, server: ApiServer) -> None:
     stream = await begin(follower, server, page(obj("a", 3), obj("b", 4), version=7))
-    async with asyncio.timeout(PATIENCE):
+    async with patience():
         await follower.informer.synced()
     await follower.until("->a3", "->b4")
     assert stream.query["resourceVersion"] == "7"
@@ -196,7 +197,7 @@ async def test_trouble_of_any_kind_is_outlived_and_told_once(
     server.watch_answers = [forbidden, forbidden, busy, forbidden, busy, busy]
     server.answers = [refuse(500), refuse(500), refuse(403, "Forbidden", "listing is forbidden"), page(version=7)]
     follower.informer.start()
-    async with asyncio.timeout(PATIENCE):
+    async with patience():
         while len(server.watch_answers) > 1:
             await asyncio.sleep(0.001)
     server.watch_answers = []

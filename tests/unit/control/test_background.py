@@ -16,6 +16,7 @@ from serried.cluster.protocol import Unavailable
 from serried.control.config import Configuration
 from serried.control.controller import Controller
 from serried.embedded.server import EmbeddedCluster
+from tests.patience import patience
 from tests.scenarios.faults import Faults
 from tests.unit.schedule.objects import NS, cluster_queue, flavor, local_queue, workload
 
@@ -35,7 +36,7 @@ async def test_a_writer_that_is_stopped_before_its_writes_begin_leaves_nothing_b
 
 
 async def until(what: Any) -> None:
-    async with asyncio.timeout(10):
+    async with patience():
         while not await what():
             await asyncio.sleep(0.005)
 
