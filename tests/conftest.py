@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, settings
 
 from tools.controlplane import ControlPlane, User
+
+# A busy machine is no fault of what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 _CRDS = Path(__file__).parents[1] / "deploy" / "crds"
 _VERSION = pytest.StashKey[str]()
