@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,27 +11,11 @@ from serried.api.names import WorkloadCondition
 from tests.conftest import SERRIED
 from tests.patience import patience
 from tests.scenarios.arena import Arena, assigned, job
+from tests.scenarios.process import serried_run
 from tests.scenarios.proxy import BindingProxy
 from tools.controlplane import ControlPlane
 
 GANG = 64
-
-
-@asynccontextmanager
-async def serried_run(kubeconfig: Path, log: Path, *more: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`serried run` as a process; killed at the end if it still runs."""
-    with log.open("ab") as out:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "serried.cli.main", "run", "--kubeconfig", str(kubeconfig), *more),
-            stdout=out,
-            stderr=out,
-        )
-    try:
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 @pytest.mark.parametrize("arena", ["real"], indirect=True)

@@ -24,9 +24,10 @@ from serried.control.config import Configuration
 from serried.control.run import LeadershipLost, run
 from serried.embedded.server import EmbeddedCluster
 from tests.conftest import SERRIED
+from tests.patience import patience, until
 from tests.scenarios.arena import Arena, assigned, job
+from tests.scenarios.process import serried_run
 from tests.scenarios.proxy import BindingProxy
-from tests.scenarios.test_crash import serried_run
 from tools.controlplane import ControlPlane
 
 NAMESPACE, NAME = "serried-system", "serried"
@@ -99,9 +100,11 @@ async def test_who_loses_the_lease_steps_down() -> None:
     await cluster.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
     settings = config.LeaderElection(enabled=True, lease_duration=0.3, renew_deadline=0.2, retry_period=0.05)
     running = asyncio.create_task(run(cluster, Configuration(leader_election=settings), asyncio.Event()))
-    async with asyncio.timeout(30):
-        while not (await cluster.list(LEASES, NAMESPACE)).items:
-            await asyncio.sleep(0.01)
+
+    async def led() -> bool:
+        return bool((await cluster.list(LEASES, NAMESPACE)).items)
+
+    await until(led)
     time.sleep(0.5)  # noqa: ASYNC251 this is the point
     with pytest.raises(LeadershipLost):
         await running
@@ -141,13 +144,15 @@ async def test_a_leader_that_was_stopped_amid_its_bindings_writes_nothing_when_i
 
             proxy.at_binding = stop_at
             await arena.submit(job("gang", GANG))
-            await asyncio.wait_for(stopped.wait(), 60)
+            async with patience():
+                await stopped.wait()
             async with candidate(arena, control_plane.kubeconfig_for(SERRIED.name), tmp_path, "second"):
-                await arena.until_condition("gang", WorkloadCondition.PODS_READY, within=60)
+                await arena.until_condition("gang", WorkloadCondition.PODS_READY)
                 assert await holder(arena) != identity
                 proxy.writes.clear()
                 first.send_signal(signal.SIGCONT)
-                assert await asyncio.wait_for(first.wait(), 60) == 1
+                async with patience():
+                    assert await first.wait() == 1
                 assert proxy.writes == []
                 pods = await arena.pods("gang")
                 _, domains = assigned(await arena.workload("gang"))
@@ -169,7 +174,7 @@ async def test_bindings_that_wait_for_slow_answers_do_not_delay_renewals(
             before = await lease(arena)
             proxy.delay = 0.5
             await arena.submit(job("gang", GANG))
-            await arena.until_condition("gang", WorkloadCondition.PODS_READY, within=120)
+            await arena.until_condition("gang", WorkloadCondition.PODS_READY)
             after = await lease(arena)
             assert after.spec.holder_identity == before.spec.holder_identity
             assert after.spec.lease_transitions == before.spec.lease_transitions

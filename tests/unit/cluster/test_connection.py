@@ -23,7 +23,8 @@ from serried.cluster.http import HttpCluster
 from serried.cluster.http1 import LONGEST_LINE, Chunks, Lost, parse_head
 from serried.cluster.protocol import NotLeading, Unavailable
 from serried.cluster.transport import always
-from tests.unit.cluster.server import PATIENCE, ApiServer, kubeconfig, obj, page, refuse, reply
+from tests.patience import PATIENCE, patience
+from tests.unit.cluster.server import ApiServer, kubeconfig, obj, page, refuse, reply
 
 # --- Bytes
 
@@ -189,7 +190,7 @@ async def test_a_server_that_hangs_up_an_idle_connection_is_not_asked_over_it() 
         with closing(await Connection.open(endpoint)) as connection:
             await ask(connection)
             await hung_up.wait()
-            async with asyncio.timeout(PATIENCE):
+            async with patience():
                 while connection.reusable:
                     await asyncio.sleep(0)
 
@@ -207,7 +208,7 @@ async def test_much_that_nobody_reads_is_left_to_the_operating_system(monkeypatc
     async with serving(much) as endpoint:
         with closing(await Connection.open(endpoint)) as connection:
             await connection.ask(b"GET / HTTP/1.1\r\n\r\n", always)
-            async with asyncio.timeout(PATIENCE):
+            async with patience():
                 while not connection._paused:
                     await asyncio.sleep(0)
             assert connection._ahead < len(body)
@@ -350,14 +351,14 @@ async def test_of_a_write_that_is_being_sent_the_rest_is_not() -> None:
     async with serving(slow) as endpoint:
         with closing(await Connection.open(endpoint)) as connection:
             asking = asyncio.create_task(connection.ask(bytes(length), fence))
-            async with asyncio.timeout(PATIENCE):
+            async with patience():
                 while connection._waiter is None:
                     await asyncio.sleep(0)
             fence.open = False
             go_on.set()
             with pytest.raises(Fenced):
                 await asking
-        async with asyncio.timeout(PATIENCE):
+        async with patience():
             while not received:
                 await asyncio.sleep(0)
     assert 0 < len(received) < length
