@@ -201,14 +201,12 @@ class HttpCluster:
         namespace: str = "",
         *,
         uid: str = "",
-        resource_version: str = "",
         propagation: Propagation = "Background",
         grace_period_seconds: int | None = None,
     ) -> None:
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
-        preconditions = {"uid": uid, "resourceVersion": resource_version}
-        if uid or resource_version:
-            options["preconditions"] = {key: value for key, value in preconditions.items() if value}
+        if uid:
+            options["preconditions"] = {"uid": uid}
         if grace_period_seconds is not None:
             options["gracePeriodSeconds"] = grace_period_seconds
         answer = await self._transport.send(

@@ -140,7 +140,6 @@ class Cluster(Protocol):
         namespace: str = "",
         *,
         uid: str = "",
-        resource_version: str = "",
         propagation: Propagation = "Background",
         grace_period_seconds: int | None = None,
     ) -> None: ...

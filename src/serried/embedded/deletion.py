@@ -48,16 +48,16 @@ class Deletion:
         stored: Stored,
         *,
         uid: str = "",
-        resource_version: str = "",
         propagation: Propagation = "Background",
         grace: int | None = None,
     ) -> None:
         """Deletes an object, or marks it as being deleted when it has to wait for its node, finalizers or dependents.
 
         Raises:
-            Conflict: it is not the object, or not the version, that was meant.
+            Conflict: it is not the object that was meant.
         """
-        _check_preconditions(stored, uid, resource_version)
+        if uid not in ("", stored.uid):
+            raise Conflict(409, "Conflict", f"{stored.resource.kind} {stored.key[1]} has uid {stored.uid}, not {uid}")
         metadata = stored.metadata
         finalizers = [each for each in metadata.get("finalizers") or () if each not in (FOREGROUND, ORPHAN)]
         if propagation != "Background":
@@ -259,9 +259,3 @@ def _grace(stored: Stored, asked: int | None) -> int:
 def _blocks(dependent: Stored, owner: str) -> bool:
     references = dependent.metadata["ownerReferences"]
     return any(each["uid"] == owner and each.get("blockOwnerDeletion") for each in references)
-
-
-def _check_preconditions(stored: Stored, uid: str, resource_version: str) -> None:
-    for what, wanted, found in (("uid", uid, stored.uid), ("version", resource_version, str(stored.version))):
-        if wanted and wanted != found:
-            raise Conflict(409, "Conflict", f"{stored.resource.kind} {stored.key[1]} has {what} {found}, not {wanted}")

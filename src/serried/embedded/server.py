@@ -193,7 +193,6 @@ class EmbeddedCluster:
         namespace: str = "",
         *,
         uid: str = "",
-        resource_version: str = "",
         propagation: Propagation = "Background",
         grace_period_seconds: int | None = None,
     ) -> None:
@@ -204,7 +203,6 @@ class EmbeddedCluster:
         self._deletion.delete(
             stored,
             uid=uid,
-            resource_version=resource_version,
             propagation=propagation,
             grace=grace_period_seconds,
         )
