@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
-import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from serried.api.core import Node, NodeAffinity, Pod, Taint, Toleration
+from serried.api.core import Node, Pod, Toleration
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
-from serried.api.names import HOSTNAME
 from serried.model.journal import Journal
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
@@ -22,77 +17,16 @@ from serried.model.world import World
 from serried.place.options import PlaceOptions
 from serried.place.place import place
 from serried.place.result import NoPlacement
-from tests.property.test_placement import KEYS, options, workloads
-from tests.unit.model.clusters import BLOCK, GPU, RACK, flavor, node, pod, topology
+from tests.property.strategies import (
+    KEYS,
+    names,
+    nodes,
+    options,
+    requests,
+)
+from tests.unit.model.clusters import GPU, flavor, pod, topology
 
-NAMES = [f"n{i}" for i in range(7)]
-names = st.sampled_from(NAMES)
-disks = st.sampled_from(["fast", "slow", ""])
 flavors = st.sampled_from(["gpu", "pool"])
-effects = st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"])
-
-
-@st.composite
-def nodes(draw: st.DrawFn) -> Node:
-    name = draw(names)
-    labels = {BLOCK: draw(st.sampled_from("ab")), RACK: draw(st.sampled_from(["1", "2", ""]))}
-    labels |= draw(st.fixed_dictionaries({}, optional={"disk": disks, "cores": st.sampled_from("345x"), "pool": disks}))
-    taints = st.builds(Taint, key=st.sampled_from("xy"), value=st.sampled_from(["", "v"]), effect=effects)
-    found = node(
-        name,
-        labels=labels,
-        allocatable={GPU: str(draw(st.integers(0, 8))), "pods": draw(st.sampled_from(["2", "9"]))},
-        taints=draw(st.lists(taints, max_size=2)),
-        ready=draw(st.integers(0, 9)) > 0,
-        unschedulable=draw(st.integers(0, 9)) == 0,
-    )
-    for key in draw(st.sampled_from([(), (), (), (RACK,), (HOSTNAME,)])):
-        del found.metadata.labels[key]
-    return found
-
-
-@st.composite
-def affinities(draw: st.DrawFn) -> NodeAffinity:
-    operator = draw(st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]))
-    expression: dict[str, Any] = {"key": draw(st.sampled_from(["disk", "cores"])), "operator": operator}
-    if operator in ("In", "NotIn"):
-        expression["values"] = draw(st.lists(st.sampled_from(["fast", "", "4"]), min_size=1, max_size=2))
-    elif operator in ("Gt", "Lt"):
-        expression["values"] = [draw(st.sampled_from(["3", "4", "x"]))]
-    field = {"key": "metadata.name", "operator": draw(st.sampled_from(["In", "NotIn"])), "values": [draw(names)]}
-    terms = draw(
-        st.lists(st.sampled_from([{"matchExpressions": [expression]}, {"matchFields": [field]}, {}]), max_size=2)
-    )
-    preferred = [{"weight": 3, "preference": {"matchExpressions": [expression]}}]
-    body = {
-        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms},
-        "preferredDuringSchedulingIgnoredDuringExecution": draw(st.sampled_from([[], preferred])),
-    }
-    if draw(st.booleans()):
-        del body["requiredDuringSchedulingIgnoredDuringExecution"]
-    return msgspec.convert(body, NodeAffinity)
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> list[PodSetRequest]:
-    """Pod sets with filters of their own."""
-    tolerations = st.builds(
-        Toleration,
-        key=st.sampled_from(["", "x", "y"]),
-        operator=st.sampled_from(["", "Exists", "Equal"]),
-        value=st.sampled_from(["", "v"]),
-        effect=st.sampled_from(["", "NoSchedule", "NoExecute"]),
-        toleration_seconds=st.sampled_from([None, 30]),
-    )
-    return [
-        replace(
-            pod_set,
-            node_selector=draw(st.sampled_from([{}, {}, {"disk": "fast"}, {"disk": ""}])),
-            node_affinity=draw(st.none() | affinities()),
-            tolerations=tuple(draw(st.lists(tolerations, max_size=2))),
-        )
-        for pod_set in draw(workloads())
-    ]
 
 
 class LongLived(RuleBasedStateMachine):

@@ -27,7 +27,7 @@ from serried.place.place import place
 from serried.place.result import NoPlacement
 from serried.place.search import Leaves, Search, Unfit, descend, find
 from serried.place.topology_request import TopologyMode, TopologyRequest
-from tests.property.test_placement import topology_requests, worlds
+from tests.property.strategies import topology_requests, worlds
 from tests.unit.model.clusters import BLOCK, GPU, RACK, node
 
 LEVELS = ("block", "rack", HOSTNAME)

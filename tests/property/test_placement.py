@@ -19,77 +19,8 @@ from serried.place.options import PlaceOptions
 from serried.place.place import Replacement, place
 from serried.place.result import NoPlacement
 from serried.place.topology_request import check_topology_request, layers_of
-from tests.unit.model.clusters import BLOCK, GPU, RACK, flavor, node, pod, topology
-
-KEYS = (BLOCK, RACK, HOSTNAME)
-
-
-@st.composite
-def worlds(draw: st.DrawFn) -> World:
-    world = World(Journal())
-    world.set_topology(topology(*draw(st.sampled_from([KEYS, KEYS[:2]]))))
-    world.set_flavor(flavor())
-    for i in range(draw(st.integers(1, 10))):
-        block, rack = draw(st.sampled_from("ab")), draw(st.sampled_from("12"))
-        labels = {BLOCK: block, RACK: rack, HOSTNAME: f"host-{i}"}
-        gpus, ready = draw(st.integers(0, 8)), draw(st.integers(0, 9)) > 0
-        allocatable = {GPU: str(gpus), "pods": draw(st.sampled_from(["3", "20"]))}
-        world.set_node(node(f"node-{i}", labels=labels, allocatable=allocatable, ready=ready))
-    for i, where in enumerate(draw(st.lists(st.integers(0, 9), max_size=4))):
-        world.set_pod(pod(f"p{i}", f"node-{where}", {GPU: str(draw(st.integers(0, 3)))}))
-    return world
-
-
-LEVELS = st.sampled_from(KEYS)
-SIZES = st.sampled_from([1, 2, 3, 4, 6])
-
-
-@st.composite
-def topology_requests(draw: st.DrawFn) -> PodSetTopologyRequest | None:
-    wish = draw(st.sampled_from(["none", "required", "preferred", "unconstrained", "slices"]))
-    if wish == "none":
-        return None
-    request = PodSetTopologyRequest()
-    if wish == "required":
-        request.required = draw(LEVELS)
-    elif wish == "preferred":
-        request.preferred = draw(LEVELS)
-    elif wish == "unconstrained":
-        request.unconstrained = True
-    if wish == "slices" or draw(st.booleans()):
-        if draw(st.booleans()):
-            request.pod_set_slice_required_topology = draw(LEVELS)
-            request.pod_set_slice_size = draw(SIZES)
-        else:
-            layers = draw(st.lists(st.tuples(LEVELS, SIZES), min_size=1, max_size=3))
-            request.podset_slice_required_topology_constraints = [
-                SliceConstraint(topology=level, size=size) for level, size in layers
-            ]
-    return request
-
-
-@st.composite
-def workloads(draw: st.DrawFn) -> list[PodSetRequest]:
-    pod_sets = []
-    bound = draw(st.booleans())
-    for i in range(draw(st.integers(1, 3))):
-        requests = {GPU: draw(st.integers(0, 4))} | ({"example.com/nic": 1} if draw(st.integers(0, 19)) == 0 else {})
-        request = draw(topology_requests())
-        if request is not None and draw(st.integers(0, 3)) == 0:
-            request.pod_set_group_name = "group"
-        count = draw(st.sampled_from([0, 1, 1, 2, 3, 4, 6, 8, 12]))
-        pod_sets.append(PodSetRequest(f"set-{i}", count, requests, request, bound_by_us=bound))
-    return pod_sets
-
-
-options = st.builds(
-    PlaceOptions,
-    balanced=st.booleans(),
-    least_free_when_unconstrained=st.booleans(),
-    preferred_affinity=st.booleans(),
-    optimal=st.booleans(),
-    optimal_limit=st.sampled_from([0, 20_000, 10**7]),
-)
+from tests.property.strategies import KEYS, options, topology_requests, workloads, worlds
+from tests.unit.model.clusters import BLOCK, GPU, RACK, flavor, node, topology
 
 
 def paths(world: World) -> dict[str, tuple[str, ...]]:

@@ -28,8 +28,7 @@ from serried.place.place import place
 from serried.place.result import NoPlacement
 from serried.place.topology_request import layers_of
 from tests.property.placement_oracle import Leaf, Oracle, Path, Request
-from tests.property.test_long_lived import nodes, requests
-from tests.property.test_placement import KEYS
+from tests.property.strategies import KEYS, nodes, requests
 from tests.unit.model.clusters import GPU, flavor, pod, topology
 
 UNLIMITED = 2**31 - 1

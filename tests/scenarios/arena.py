@@ -104,6 +104,20 @@ def job(
     }
 
 
+def pod_set(name: str, pods: int, gpus: int) -> dict[str, Any]:
+    """A pod set of a Workload, in one rack with the other pod sets of its group."""
+    return {
+        "name": name,
+        "count": pods,
+        "template": {"spec": {"containers": [{"name": "c", "resources": {"requests": {GPU: str(gpus)}}}]}},
+        "topologyRequest": {
+            "required": RACK,
+            "podSetGroupName": "all",
+            "podIndexLabel": names.COMPLETION_INDEX,
+        },
+    }
+
+
 @dataclass
 class Arena:
     """One backend during one scenario. `namespace` and `queue` are its own; the 64 nodes serve one after another."""

@@ -12,7 +12,7 @@ from serried.api.assignment import decode
 from serried.api.core import Pod
 from serried.api.names import CoschedulingPhase, WorkloadCondition
 from serried.api.resources import COSCHEDULING_POD_GROUPS, JOBS, WORKLOADS
-from tests.scenarios.arena import BLOCK, GPU, HOST, RACK, Arena, assigned, index, job, node_labels
+from tests.scenarios.arena import BLOCK, HOST, RACK, Arena, assigned, index, job, node_labels, pod_set
 
 SCHEDULERS = pytest.mark.parametrize("scheduler", ["serried", None], ids=["bound-by-us", "by-kube-scheduler"])
 
@@ -95,19 +95,6 @@ def member(name: str, pods: int, gpus: int, scheduler: str) -> dict[str, Any]:
     if scheduler != names.SCHEDULER_NAME:
         body["spec"]["template"]["spec"]["schedulingGates"] = [{"name": names.TOPOLOGY_GATE}]
     return body
-
-
-def pod_set(name: str, pods: int, gpus: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "count": pods,
-        "template": {"spec": {"containers": [{"name": "c", "resources": {"requests": {GPU: str(gpus)}}}]}},
-        "topologyRequest": {
-            "required": RACK,
-            "podSetGroupName": "all",
-            "podIndexLabel": names.COMPLETION_INDEX,
-        },
-    }
 
 
 @pytest.mark.parametrize("scheduler", ["serried", "default-scheduler"])

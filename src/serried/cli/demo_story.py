@@ -59,10 +59,6 @@ class Training:
     priority: str = "exploratory"
     fails: bool = False
 
-    @property
-    def total_gpus(self) -> int:
-        return self.pods * self.gpus
-
     def manifest(self) -> dict[str, Any]:
         """The Job as a researcher would submit it; the webhook adds the rest."""
         annotations = {names.RUN_SECONDS: f"{self.minutes * 60:g}"}

@@ -24,7 +24,7 @@ from serried.api.resources import (
 from serried.lifecycle.actions import CreateWorkload, DeleteWorkload
 from serried.lifecycle.cluster_state import OwnerKey
 from serried.lifecycle.index import Index
-from tests.unit.lifecycle.test_reconcile import (
+from tests.unit.lifecycle.objects import (
     KEY,
     NAME,
     NOW,

@@ -13,7 +13,7 @@ from serried.lifecycle.actions import Action, CreatePodGroup, PatchWorkload, Pla
 from serried.lifecycle.cluster_state import ClusterState
 from serried.lifecycle.owner import Nobody
 from serried.lifecycle.reconcile import Run, next_steps
-from tests.unit.lifecycle.test_reconcile import NOW, Cluster, admitted, job, members, node
+from tests.unit.lifecycle.objects import NOW, Cluster, admitted, job, members, node
 
 
 def alone() -> Workload:

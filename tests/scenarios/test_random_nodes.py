@@ -16,7 +16,7 @@ from serried.cluster.protocol import ApiError
 from serried.embedded.hollow import HollowNode
 from tests.scenarios.arena import ALLOCATABLE, BLOCK, HOST, RACK, Arena, job, node_labels
 from tests.scenarios.faults import Faults
-from tests.scenarios.test_chaos import Watchman
+from tests.scenarios.watchman import Watchman
 
 TOPOLOGIES: list[dict[str, str]] = [{}, {names.REQUIRED_TOPOLOGY: RACK}, {names.PREFERRED_TOPOLOGY: BLOCK}]
 

@@ -16,7 +16,7 @@ from tests.patience import patience
 from tests.scenarios.arena import BLOCK, RACK, Arena, job
 from tests.scenarios.faults import Faults
 from tests.scenarios.matrix import on_both
-from tests.scenarios.test_chaos import Watchman, partly_bound
+from tests.scenarios.watchman import Watchman, partly_bound
 
 
 async def submit_many(arena: Arena, count: int, seed: int) -> list[str]:

@@ -27,7 +27,7 @@ from serried.cluster.informer import Informer
 from serried.cluster.protocol import ApiError
 from tests.scenarios.arena import BLOCK, GPU, RACK, Arena, job
 from tests.scenarios.faults import Faults
-from tests.scenarios.test_chaos import Watchman
+from tests.scenarios.watchman import Watchman
 
 TEAMS = ("a", "b", "c")
 TOPOLOGIES: list[dict[str, str]] = [{}, {names.REQUIRED_TOPOLOGY: RACK}, {names.PREFERRED_TOPOLOGY: BLOCK}]
