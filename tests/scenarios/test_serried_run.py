@@ -54,7 +54,7 @@ async def test_of_two_only_the_leader_schedules_and_the_other_takes_over(arena: 
         await arena.cluster.create(NAMESPACES, {"metadata": {"name": "serried-system"}})
     except AlreadyExists:
         pass
-    election = LeaderElection(enabled=True, lease_duration=3, renew_deadline=2, retry_period=0.2)
+    election = LeaderElection(enabled=True, lease_duration=3600, renew_deadline=3000, retry_period=0.2)
     stops = [asyncio.Event(), asyncio.Event()]
     cluster = cast(LeaderCluster, arena.serried)
     tasks = [asyncio.create_task(run(cluster, Configuration(leader_election=election), s)) for s in stops]
