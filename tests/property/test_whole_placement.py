@@ -104,6 +104,8 @@ def excluded_by(item: Node, pod_set: PodSetRequest) -> str:
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
+    if taint.effect == "NoExecute" and toleration.toleration_seconds is not None:
+        return False  # for a while is not for a new pod
     return toleration.operator == "Exists" or (bool(toleration.key) and toleration.value == taint.value)
 
 
