@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from serried.api.kueue import Admission, ClusterQueue, Cohort, Workload
 from serried.api.meta import Condition, Key
 from serried.schedule.cycle.cycle import Evict
-from serried.schedule.cycle.nominate import nominate
 from serried.schedule.engine import Engine
 from serried.schedule.state.records import WorkloadState
 from serried.schedule.types.options import FairSharing, Options
@@ -208,11 +207,10 @@ class AdmissionStory(RuleBasedStateMachine):
 
     def within_limits(self) -> None:
         """Without edits, nothing is used or promised beyond what the limits allow."""
-        ledger = self.engine._state.ledger
+        view = self.engine.inspect()
         for name in QUEUES:
-            queue = ledger.queue(name)
-            for fr in ledger.usage(name):
-                assert queue.available(fr) >= 0, f"{fr} of {name} is exceeded"
+            for fr in view.usage(name):
+                assert view.available(name, fr) >= 0, f"{fr} of {name} is exceeded"
 
     @precondition(lambda self: self.in_flight)
     @rule(data=st.data(), accepted=st.booleans())
@@ -273,24 +271,19 @@ class AdmissionStory(RuleBasedStateMachine):
             self.engine.validate()
         else:
             raise AssertionError("it never comes to rest")
-        state = self.engine._state
-        for record in state.workloads.values():
-            if record.state is not WorkloadState.PENDING:
-                continue
-            queue = state.cluster_queues[record.cluster_queue]
-            holder = queue.pending.holder()
-            if holder is not None and holder <= record.info.order:
-                continue
-            assert record.promise is None, f"{record.info.key} waits for those who have gone: {record.promise}"
-            found = nominate(state, queue, record.info, at(1000))
-            assert not found.fits, f"{record.info.key} waits for nothing"
-            assert record.last_reason is not None
+        for found in self.engine.inspect().workloads():
+            if found.state is WorkloadState.PENDING and found.held_back_by is None:
+                assert not found.awaited, f"{found.key} waits for those who have gone: {found.awaited}"
+                why = self.engine.explain(found.key, at(1000))
+                assert why is not None
+                assert not why.fits_now, f"{found.key} waits for nothing"
+                assert found.reason is not None
         self.same_after_a_restart()
         for name in list(self.objects):
             self.engine.delete_workload((NS, name))
         self.engine.validate()
         assert not self.engine.world.holds
-        assert all(not node.usage for node in state.ledger.cohorts())
+        assert not any(self.engine.inspect().cohort_usage().values())
 
     def same_after_a_restart(self) -> None:
         """An engine that hears of all this only now has nothing to decide, and counts the same."""

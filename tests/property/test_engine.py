@@ -15,7 +15,6 @@ from serried.api.meta import Condition, Key
 from serried.api.names import POD_SET, WORKLOAD
 from serried.api.quantity import resource_value
 from serried.quota.quotas import FlavorResource, read_quotas
-from serried.schedule.cycle.nominate import nominate
 from serried.schedule.engine import Engine
 from serried.schedule.state.records import WorkloadState
 from tests.unit.schedule.objects import (
@@ -331,16 +330,13 @@ class EngineStory(RuleBasedStateMachine):
                 break
             self.record_cycle(3)
         assert not self.engine.dirty, "the cycles never run dry"
-        state = self.engine._state
-        for record in state.workloads.values():
-            if record.state is not WorkloadState.PENDING:
+        for found in self.engine.inspect().workloads():
+            if found.state is not WorkloadState.PENDING:
                 continue
-            queue = state.cluster_queues[record.cluster_queue]
-            outcome = nominate(state, queue, record.info, at(100))
-            holder = queue.pending.holder()
-            held_back = holder is not None and holder < record.info.order
-            assert held_back or not outcome.fits, f"{record.info.key} waits for nothing"
-            assert record.last_reason is not None, f"{record.info.key} was never told why it waits"
+            why = self.engine.explain(found.key, at(100))
+            assert why is not None
+            assert found.held_back_by is not None or not why.fits_now, f"{found.key} waits for nothing"
+            assert found.reason is not None, f"{found.key} was never told why it waits"
 
     def same_again(self) -> None:
         """The same events in the same order give the same decisions and reasons."""

@@ -254,7 +254,7 @@ async def test_contention(arena: Arena, seed: int) -> None:
         await arena.until(free)
         assert watchman.overbooked == []
         controller.engine.validate()
-        ledger = controller.engine._state.ledger
-        assert not any(ledger.usage(arena.scoped(team)) for team in TEAMS)
+        view = controller.engine.inspect()
+        assert not any(view.usage(arena.scoped(team)) for team in TEAMS)
     finally:
         await informer.stop()

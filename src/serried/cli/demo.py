@@ -140,7 +140,8 @@ def _waits(stage: Stage, day: Chronicle) -> list[Wait]:
             continue
         why = state.engine.explain(record.workload, now) if record.workload is not None else None
         workload = state.workloads.get(record.workload) if record.workload is not None else None
-        told = report(state.job_owner((JOBS, key)), workload, None, why)
+        reason = why.reason if why is not None else None
+        told = report(state.job_owner((JOBS, key)), workload, None, reason)
         short = in_short(why) if why is not None and why.reason is not None else "has not been looked at yet"
         order = (why.cluster_queue, why.ahead) if why is not None else ("", 0)
         found.append((order, Wait(record, told.layer, short, told.summary)))

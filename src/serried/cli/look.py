@@ -14,8 +14,9 @@ from rich.padding import Padding
 from rich.text import Text
 from rich.tree import Tree as RichTree
 
-from serried.api.kueue import ClusterQueueStatus, LocalQueueFairSharingStatus, LocalQueueStatus
-from serried.api.meta import Key
+from serried.api.kueue import ClusterQueueStatus, LocalQueueFairSharingStatus, LocalQueueStatus, Workload
+from serried.api.meta import Key, find_condition
+from serried.api.names import WorkloadCondition
 from serried.api.resources import Resource
 from serried.cli.common import Failure, Output
 from serried.cli.connect import complete, configuration, connect
@@ -25,6 +26,8 @@ from serried.lifecycle.cluster_state import ClusterState
 from serried.lifecycle.owner import JobOwner
 from serried.observe.nodes import Domain, domains
 from serried.observe.report import Report, report
+from serried.schedule.state.records import WAITS
+from serried.schedule.types.reasons import Reason, layer_of
 
 #: so many places of a gang are named
 _NAMED = 16
@@ -90,18 +93,22 @@ def show_queue(
 
 
 def queue_rows(state: ClusterState, now: datetime, namespace: str | None, *, everything: bool) -> list[Waiting]:
-    """Admitted first, then who waits in the order in which they are looked at; finished ones with `everything`."""
+    """Admitted first, then who waits in the order in which they are looked at; finished ones with `everything`.
+
+    Why one waits is what the controller has last written to its status; `explain` has the numbers of the moment.
+    """
+    view = state.engine.inspect()
     rows: list[tuple[tuple[object, ...], Waiting]] = []
     for key, workload in state.workloads.items():
-        found = state.engine.explain(key, now)
+        found = view.workload(key)
         if found is None or (namespace and key[0] != namespace):
             continue
-        told = report(_owner_of(state, key), workload, state.gangs.get(key), found)
+        told = report(_owner_of(state, key), workload, state.gangs.get(key), found.reason or _last_reason(workload))
         finished = not told.layer
         if finished and not everything:
             continue
         created = workload.metadata.creation_timestamp or now
-        rank = 2 if finished else 1 if found.state == "pending" else 0
+        rank = 2 if finished else 1 if found.state in WAITS else 0
         row = Waiting(
             workload="/".join(key),
             job=told.job,
@@ -109,13 +116,21 @@ def queue_rows(state: ClusterState, now: datetime, namespace: str | None, *, eve
             local_queue=found.local_queue,
             priority=workload.spec.priority or 0,
             pods=sum(p.count for p in workload.spec.pod_sets),
-            state="finished" if finished else found.state,
+            state=found.state,
             age=(now - created).total_seconds(),
             layer=told.layer,
             reason=told.summary,
         )
         rows.append(((found.cluster_queue, rank, found.ahead, -row.priority, created, key), row))
     return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+
+
+def _last_reason(workload: Workload) -> Reason | None:
+    """Why it waits, as its status says."""
+    reserved = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED)
+    if reserved is None or reserved.status == "True":
+        return None
+    return Reason(layer=layer_of(reserved.reason), code=reserved.reason, message=reserved.message)
 
 
 def show_explanation(
@@ -156,24 +171,24 @@ def _job_report(state: ClusterState, resource: Resource[Any], key: Key) -> Repor
     if owner is None:
         raise Failure(f"there is no {resource.kind} {key[1]} in namespace {key[0]} (choose with --namespace)")
     found = (key[0], owner.workload_name)
-    why = state.engine.explain(found, datetime.now(UTC))
-    return report(owner, state.workloads.get(found), state.gangs.get(found), why)
+    return _full_report(state, found, owner)
 
 
 def _report(state: ClusterState, kind: str, key: Key) -> Report:
-    now = datetime.now(UTC)
     if kind in ("pod", "po"):
         gang = next((k for k, g in state.gangs.items() if k[0] == key[0] and key[1] in g.members), None)
         if gang is None:
             raise Failure(f"there is no pod {key[1]} of a gang in namespace {key[0]} (choose with --namespace)")
-        found = gang
-    else:
-        found = key
-        if key not in state.workloads and state.engine.explain(key, now) is None:
-            raise Failure(f"there is no Workload {key[1]} in namespace {key[0]} (choose with --namespace)")
-    return report(
-        _owner_of(state, found), state.workloads.get(found), state.gangs.get(found), state.engine.explain(found, now)
-    )
+        return _full_report(state, gang, _owner_of(state, gang))
+    if key not in state.workloads and state.engine.inspect().workload(key) is None:
+        raise Failure(f"there is no Workload {key[1]} in namespace {key[0]} (choose with --namespace)")
+    return _full_report(state, key, _owner_of(state, key))
+
+
+def _full_report(state: ClusterState, workload: Key, owner: JobOwner | None) -> Report:
+    why = state.engine.explain(workload, datetime.now(UTC))
+    reason = why.reason if why is not None else None
+    return report(owner, state.workloads.get(workload), state.gangs.get(workload), reason, why)
 
 
 def _owner_of(state: ClusterState, workload: Key) -> JobOwner | None:
@@ -200,7 +215,7 @@ def _print_report(found: Report, output: Output) -> None:
         more = f" and {len(found.places) - _NAMED} more" if len(found.places) > _NAMED else ""
         console.print(Text(f"\nPlaced on   {', '.join(found.places[:_NAMED])}{more}"))
     why = found.explanation
-    if why is None or why.state != "pending":
+    if why is None or why.state not in WAITS:
         return
     if why.cluster_queue:
         console.print(

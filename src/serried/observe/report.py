@@ -16,7 +16,7 @@ from serried.gang.membership import Gang, Stage
 from serried.lifecycle.owner import JobOwner
 from serried.lifecycle.reconcile import pod_counts
 from serried.schedule.cycle.explain import Explanation
-from serried.schedule.types.reasons import Layer
+from serried.schedule.types.reasons import Layer, Reason
 
 Progress = Literal["done", "here", "ahead"]
 
@@ -51,9 +51,16 @@ _WAY: tuple[Layer, ...] = ("queue", "quota", "topology", "gang", "binding", "sta
 
 
 def report(
-    owner: JobOwner | None, workload: Workload | None, gang: Gang | None, explanation: Explanation | None
+    owner: JobOwner | None,
+    workload: Workload | None,
+    gang: Gang | None,
+    reason: Reason | None,
+    explanation: Explanation | None = None,
 ) -> Report:
-    """Joins what the queue, the gang and the pods say. `owner` is absent for Workloads that no job owns."""
+    """Joins what the queue, the gang and the pods say. `owner` is absent for Workloads that no job owns.
+
+    `reason`: why the Workload waits, if it does.
+    """
     kind, name = (owner.kind.resource.kind, "/".join(owner.job.key)) if owner is not None else ("", "")
     if workload is None:
         return msgspec.structs.replace(_without_workload(owner), kind=kind, job=name)
@@ -61,7 +68,7 @@ def report(
     finished = find_condition(workload.status.conditions, WorkloadCondition.FINISHED)
     if finished is not None and finished.status == "True":
         return Report(kind=kind, job=name, workload=key, summary=f"Finished ({finished.reason}): {finished.message}")
-    layer, text = _where(owner, workload, gang or Gang(), explanation)
+    layer, text = _where(owner, workload, gang or Gang(), reason)
     passed = _WAY.index(layer) if layer in _WAY else 0
     steps = [
         Step(each, "done" if i < passed else "here" if i == passed else "ahead", text if i == passed else "")
@@ -105,11 +112,8 @@ def _without_workload(owner: JobOwner | None) -> Report:
     return Report(layer="queue", summary=text)
 
 
-def _where(
-    owner: JobOwner | None, workload: Workload, gang: Gang, explanation: Explanation | None
-) -> tuple[Layer, str]:
+def _where(owner: JobOwner | None, workload: Workload, gang: Gang, reason: Reason | None) -> tuple[Layer, str]:
     if not condition_is(workload.status.conditions, WorkloadCondition.ADMITTED):
-        reason = explanation.reason if explanation is not None else None
         if reason is not None:
             return reason.layer, reason.message
         return "queue", "It waits for its first look."

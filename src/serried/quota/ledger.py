@@ -92,16 +92,16 @@ class Ledger:
 
     def queue(self, name: str) -> QuotaNode:
         """The node of a ClusterQueue; of one that is not there, one without quota."""
-        self._settle()
-        return self._nodes.get((True, name)) or self._lone(name)
+        self._recompute()
+        return self._nodes.get((True, name)) or QuotaNode(name, True, Quotas())
 
     def cohort(self, name: str) -> QuotaNode | None:
         """The node of a Cohort, if it is defined or anything names it."""
-        self._settle()
+        self._recompute()
         return self._nodes.get((False, name))
 
     def cohorts(self) -> list[QuotaNode]:
-        self._settle()
+        self._recompute()
         return [node for node in self._nodes.values() if not node.is_queue]
 
     def tree_of(self, queue: str) -> str:
@@ -130,12 +130,7 @@ class Ledger:
             seen.update(chain)
         return found
 
-    def _lone(self, name: str) -> QuotaNode:
-        node = QuotaNode(name, True, Quotas(), usage=self._usage.setdefault(name, {}))
-        self._nodes[True, name] = node
-        return node
-
-    def _settle(self) -> None:
+    def _recompute(self) -> None:
         if not self._stale:
             return
         self._stale = False
@@ -159,7 +154,7 @@ class Ledger:
         self._nodes = nodes
         for node in list(nodes.values()):
             if node.parent is None:
-                _settle_below(node)
+                _recompute_below(node)
 
     # --- usage
 
@@ -190,6 +185,10 @@ class Ledger:
 
     def _add(self, queue: str, amounts: Mapping[FlavorResource, int], sign: int) -> None:
         node = self.queue(queue)
+        if node.name not in self._usage:
+            # It is not there, or not any more: its usage outlives it.
+            node.usage = self._usage[queue] = {}
+            self._nodes[True, queue] = node
         self._journal.record(lambda: _add(node, amounts, -sign, -1))
         _add(node, amounts, sign, 1)
 
@@ -201,10 +200,10 @@ def _add(node: QuotaNode, amounts: Mapping[FlavorResource, int], sign: int, chan
         above.changes += change
 
 
-def _settle_below(node: QuotaNode) -> None:
-    """Settles a node after everything below it, however deep."""
+def _recompute_below(node: QuotaNode) -> None:
+    """Recomputes a node after everything below it, however deep."""
     order = [node]
     for found in order:
         order += found.children
     for found in reversed(order):
-        found.settle()
+        found.recompute()

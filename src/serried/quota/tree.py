@@ -82,8 +82,8 @@ class QuotaNode:
 
     # --- what there is
 
-    def settle(self) -> None:
-        """Works out quota, usage and height from the children, which are settled already."""
+    def recompute(self) -> None:
+        """Works out quota, usage and height from the children, which are up to date already."""
         self._lendable = None
         self.subtree = dict(self.quotas.nominal)
         if not self.is_queue:

@@ -38,6 +38,7 @@ from serried.schedule.state.fair_usage import sample_due
 from serried.schedule.state.state import Event, State
 from serried.schedule.state.validate import validate
 from serried.schedule.types.options import DEFAULT_OPTIONS, Options
+from serried.schedule.view import EngineView
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -218,6 +219,10 @@ class Engine:
     def explain(self, key: Key, now: datetime) -> Explanation | None:
         """Where a workload stands, why, and what would help; None: there is no such workload. Changes nothing."""
         return self._run("Workload", key, explain, key, now)
+
+    def inspect(self) -> EngineView:
+        """The model as it is now, to read."""
+        return EngineView(self._state)
 
     # --- what queues report
 

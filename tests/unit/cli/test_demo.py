@@ -27,6 +27,7 @@ from serried.cli.main import app
 from serried.place.result import NoPlacement
 from serried.quota.ledger import Shortage
 from serried.schedule.cycle.explain import Explanation
+from serried.schedule.state.records import WorkloadState
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.wording import bad_request, behind, lacks_quota, no_place
 
@@ -234,7 +235,7 @@ def _shortage(maximum: int) -> Shortage:
     ],
 )
 def test_reasons_in_short(reason: Reason, short: str) -> None:
-    why = Explanation(workload="w", state="pending", cluster_queue="vision", ahead=2, reason=reason)
+    why = Explanation(workload="w", state=WorkloadState.PENDING, cluster_queue="vision", ahead=2, reason=reason)
     assert in_short(why) == short
 
 

@@ -79,7 +79,7 @@ async def test_a_workload_edited_after_the_decision_is_decided_anew() -> None:
     given.observe(WORKLOADS, await given.patch(spec={"queueName": "other"}))
     await given.carry_out(admit)
     assert (await given.there()).status.admission is None
-    assert given.engine._state.workloads[KEY].reservation is None
+    assert given.engine.inspect().reservation(KEY) is None
 
 
 async def test_a_check_that_has_answered_keeps_what_it_said() -> None:
@@ -133,7 +133,7 @@ async def test_an_old_refusal_does_not_take_back_a_newer_admission() -> None:
     second = given.decide()
     writing = given.writer.admitting[KEY] = asyncio.get_running_loop().create_task(asyncio.sleep(5))
     await refused
-    holding = given.engine._state.workloads[KEY].reservation
+    holding = given.engine.inspect().reservation(KEY)
     assert holding is not None
     assert holding.admission == second.admission
     assert given.writer.admitting[KEY] is writing

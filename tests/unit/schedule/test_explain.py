@@ -58,7 +58,7 @@ def test_the_states_a_workload_can_be_in() -> None:
     assert found.reason.code == "PendingEvaluation"
     (admit,) = given.cycle(at(50)).decisions
     feed(given, with_admission(item, admit.admission, admitted=False))
-    assert ask(given, "w").state == "reserved"
+    assert ask(given, "w").state == "reserving"
     feed(given, with_admission(item, admit.admission, version=3))
     assert (ask(given, "w").state, ask(given, "w").cluster_queue) == ("admitted", "cq")
     feed(given, finished(item, version=4))
@@ -69,7 +69,7 @@ def test_a_workload_in_no_queue() -> None:
     given = cluster()
     feed(given, workload("w", gang(1), queue="nope"))
     found = ask(given, "w")
-    assert (found.state, found.local_queue, found.cluster_queue) == ("pending", "nope", "")
+    assert (found.state, found.local_queue, found.cluster_queue) == ("inadmissible", "nope", "")
     assert found.reason is not None
     assert found.reason.found == "nope"
 

@@ -34,7 +34,8 @@ from tests.unit.schedule.test_second import CHECKS, check, reserved, with_checks
 
 
 def told(given: Engine, name: str) -> tuple[str, str]:
-    reason = given._state.workloads[NS, name].last_reason
+    found = given.inspect().workload((NS, name))
+    reason = found.reason if found is not None else None
     assert reason is not None
     return reason.code, reason.message
 
@@ -71,7 +72,7 @@ def test_an_edit_of_the_queue_does_not_preempt_again_for_one_who_was_promised_so
         story = preempting()
         feed(story.engine, cluster_queue(flavors={"f": quotas}, preemption=LOWER))
         assert story.cycle()[:2] == ([], [])
-        assert dict(story.engine._state.ledger.usage("cq")) == {("f", "cpu"): 10_000}
+        assert story.engine.inspect().usage("cq") == {("f", "cpu"): 10_000}
 
 
 def test_a_victim_whose_pods_end_one_by_one_goes_on_leaving() -> None:

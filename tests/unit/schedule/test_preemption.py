@@ -186,7 +186,9 @@ def test_a_gang_preempts_exactly_those_who_free_one_rack() -> None:
     assert len(evictions) == 2
     hosts = set()
     for evict in evictions:
-        (placement,) = story.engine._state.workloads[evict.key].reservation.placements  # type: ignore[union-attr]
+        reservation = story.engine.inspect().reservation(evict.key)
+        assert reservation is not None
+        (placement,) = reservation.placements
         hosts.add(placement.domains[0][0][-1])
     assert hosts in ({"n0", "n1"}, {"n2", "n3"})
     for evict in evictions:

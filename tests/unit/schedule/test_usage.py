@@ -199,7 +199,7 @@ def test_usage_is_the_same_however_often_it_is_worked_out(past: int, held: int, 
         feed(engine, remembered("a", 0, cpu=str(past)))
         for time in stops:
             engine.cycle(at(time))
-        amounts.append(engine._state.local_usage[A].amounts.get("cpu", 0.0))
+        amounts.append(engine.inspect().local_usage(A).get("cpu", 0.0))
     often, once = amounts
     keeps = 0.5 ** (max(times) / 100)
     assert once == pytest.approx(past * keeps + held * (1 - keeps), abs=0.001)

@@ -36,7 +36,7 @@ from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.decisions import Admit, Cycle, Evict, Finish, Wait
 from serried.schedule.types.reasons import Reason
-from serried.schedule.types.workload import Order
+from serried.schedule.types.workload import Order, key_of
 
 __all__ = ["Admit", "Cycle", "Evict", "Finish", "Wait", "run_cycle"]
 
@@ -197,7 +197,7 @@ class _Turn:
 
     def _entry(self, order: Order) -> Entry:
         self.left -= 1
-        record = self.state.workloads[order[3], order[4]]
+        record = self.state.workloads[key_of(order)]
         self.state.looked_at = record.info.key
         queue = self.state.cluster_queues[record.cluster_queue]
         found = nominate(self.state, queue, record.info, self.now, _start(queue, order))

@@ -19,7 +19,7 @@ from serried.schedule.state.state import State
 from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
-from serried.schedule.types.workload import Order
+from serried.schedule.types.workload import Order, key_of
 
 _AHEAD_NAMED = 5
 #: So many of those ahead in a StrictFIFO queue are looked at to find the one that holds back the others.
@@ -32,8 +32,8 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     """Where one workload stands. What-ifs in it hold for this moment and for this workload alone."""
 
     workload: str
-    #: unreadable: the object cannot be decoded. reserved: it has quota, but is not admitted yet
-    state: Literal["pending", "reserved", "admitted", "finished", "unreadable"]
+    #: unreadable: the object cannot be decoded
+    state: WorkloadState | Literal["unreadable"]
     local_queue: str = ""
     cluster_queue: str = ""
     #: seconds it has waited so far
@@ -55,6 +55,24 @@ class Explanation(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
 
 def explain(state: State, key: Key, now: datetime) -> Explanation | None:
     """Where a workload stands, why, and what would help; None: there is no such workload. Changes nothing."""
+    mark = state.journal.checkpoint()
+    missing = _hold_what_was_missing(state)
+    found = _explain(state, key, now, missing.get(key, ()))
+    state.journal.rollback(mark)
+    return found
+
+
+def _hold_what_was_missing(state: State) -> dict[Key, Sequence[str]]:
+    """For a trial: what the next cycle will charge first. Returns what is missing still."""
+    found: dict[Key, Sequence[str]] = {}
+    for key, record in state.workloads.items():
+        if record.missing:
+            assert record.reservation is not None
+            found[key] = state.world.hold(key, record.reservation.placements, record.reservation.pod_sets)
+    return found
+
+
+def _explain(state: State, key: Key, now: datetime, missing: Sequence[str]) -> Explanation | None:
     name = "/".join(key)
     if key in state.malformed:
         return Explanation(workload=name, state="unreadable", reason=state.malformed[key])
@@ -66,19 +84,19 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
     if record.reservation is not None:
         return Explanation(
             workload=name,
-            state="admitted" if record.reservation.admitted else "reserved",
+            state=record.state,
             local_queue=local_queue,
             cluster_queue=record.reservation.cluster_queue,
-            problems=[*record.reservation.problems, *record.missing],
+            problems=[*record.reservation.problems, *missing],
         )
     if record.state is WorkloadState.FINISHED:
-        return Explanation(workload=name, state="finished", local_queue=local_queue)
+        return Explanation(workload=name, state=record.state, local_queue=local_queue)
     waited = max(0.0, (now - info.queued_at).total_seconds())
     if record.state is WorkloadState.INADMISSIBLE:
         local = state.local_queues.get(info.queue)
         return Explanation(
             workload=name,
-            state="pending",
+            state=record.state,
             local_queue=local_queue,
             cluster_queue=local.spec.cluster_queue if local is not None else "",
             waited=waited,
@@ -96,13 +114,13 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
     position, ahead = _ahead(state, queue, info.order)
     return Explanation(
         workload=name,
-        state="pending",
+        state=record.state,
         local_queue=local_queue,
         cluster_queue=queue.name,
         waited=waited,
         ahead=position,
         pending=len(queue.pending),
-        ahead_of_it=[f"{order[3]}/{order[4]}" for order in ahead],
+        ahead_of_it=["/".join(key_of(order)) for order in ahead],
         reason=_reason(state, queue, record, outcome, now),
         attempts=attempts,
         fits_now=outcome.fits,
@@ -112,10 +130,9 @@ def explain(state: State, key: Key, now: datetime) -> Explanation | None:
 
 def _ahead(state: State, queue: ClusterQueueState, order: Order) -> tuple[int, list[Order]]:
     """How many are ahead in the queue, and the nearest of them; by the usage of LocalQueues where that counts."""
-    before = state.before_order(queue.name)
-    if before is None:
+    if not state.usage_ordered(queue.name):
         return queue.pending.position(order), queue.pending.ahead(order, _AHEAD_NAMED)
-    line = sorted(queue.pending.orders(), key=lambda o: (before(o), o))
+    line = state.line(queue.name)
     position = line.index(order)
     return position, line[max(0, position - _AHEAD_NAMED) : position]
 
@@ -126,7 +143,7 @@ def _reason(state: State, queue: ClusterQueueState, record: Record, outcome: Nom
     never = _never(outcome)
     holder = None if never else _holder(state, queue, record, now)
     if holder is not None:
-        return wording.behind(queue.name, f"{holder[3]}/{holder[4]}", queue.pending.position(record.info.order))
+        return wording.behind(queue.name, "/".join(key_of(holder)), queue.pending.position(record.info.order))
     if not outcome.fits:
         return reason_of(queue, outcome)
     return Reason(
@@ -165,7 +182,7 @@ def _holder(state: State, queue: ClusterQueueState, record: Record, now: datetim
     for order in queue.pending.orders()[:_AHEAD_TRIED]:
         if order >= record.info.order:
             return None
-        outcome = nominate(state, queue, state.workloads[order[3], order[4]].info, now)
+        outcome = nominate(state, queue, state.workloads[key_of(order)].info, now)
         if not outcome.fits and not _never(outcome):
             return order
     return None

@@ -31,7 +31,7 @@ from serried.schedule.state.stale_statuses import StaleStatuses
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.options import DEFAULT_OPTIONS, FairSharing, Options
 from serried.schedule.types.reasons import Reason
-from serried.schedule.types.workload import Order, read_weight
+from serried.schedule.types.workload import Order, key_of, read_weight
 
 
 class Event(NamedTuple):
@@ -101,6 +101,12 @@ class State:
         """Usage was given back in a ClusterQueue: that may help everyone in its tree of cohorts."""
         self.requeue.changed(Changed.RELEASED, self.ledger.tree_of(cluster_queue))
 
+    def line(self, cluster_queue: str) -> list[Order]:
+        """Everyone who waits in a ClusterQueue, first to last; by the usage of LocalQueues where that counts."""
+        orders = self.cluster_queues[cluster_queue].pending.orders()
+        before = self.before_order(cluster_queue)
+        return orders if before is None else sorted(orders, key=lambda order: (before(order), order))
+
     def stale_queues_of(self, local_queue: Key) -> None:
         """How many wait for a LocalQueue has changed."""
         self.stale.queue(local_queue)
@@ -162,4 +168,4 @@ class State:
         if not self.usage_ordered(cluster_queue):
             return None
         usage = cache(self.usage_of)
-        return lambda order: usage(self.workloads[order[3], order[4]].info.queue)
+        return lambda order: usage(self.workloads[key_of(order)].info.queue)

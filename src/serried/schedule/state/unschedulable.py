@@ -10,7 +10,7 @@ from serried.schedule.state.state import State
 from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
-from serried.schedule.types.workload import Order
+from serried.schedule.types.workload import Order, key_of
 
 #: So many at the front of a queue are told when only the numbers of their reason have changed. Of the others the last
 #: reason stays as it is (each new one is a write to the API); `explain` always has the numbers of the moment.
@@ -34,7 +34,7 @@ def block(state: State, queue: ClusterQueueState, order: Order, unschedulable: U
         if _held_back(queue, member):
             continue
         queue.unreported.pop(member, None)
-        key = (member[3], member[4])
+        key = key_of(member)
         last = state.workloads[key].last_reason
         if last is None or last.code != unschedulable.reason.code or queue.pending.position(member) < _KEPT_CURRENT:
             state.report(key, unschedulable.reason)
@@ -44,7 +44,7 @@ def pause(state: State, queue: ClusterQueueState, order: Order, scan: Scan) -> N
     """The scan of this workload's flavors goes on in the next cycle; it begins anew if what it saw has changed."""
     state.requeue.wait(queue.name, _blocked_on(state, queue, scan.so_far.blocked_on), state.ledger.tree_of(queue.name))
     queue.pending.pause(order, scan)
-    state.report((order[3], order[4]), scan.so_far.reason)
+    state.report(key_of(order), scan.so_far.reason)
 
 
 def _blocked_on(state: State, queue: ClusterQueueState, blocked_on: Changed) -> Changed:
@@ -64,9 +64,9 @@ def report_arrivals(state: State, queue: ClusterQueueState) -> None:
     for order in queue.unreported:
         unschedulable = queue.pending.unschedulable(order)
         if unschedulable is not None and not _held_back(queue, order):
-            state.report((order[3], order[4]), unschedulable.reason)
+            state.report(key_of(order), unschedulable.reason)
         else:
-            state.report((order[3], order[4]), _behind(queue, order))
+            state.report(key_of(order), _behind(queue, order))
     queue.unreported.clear()
 
 
@@ -78,5 +78,5 @@ def _held_back(queue: ClusterQueueState, order: Order) -> bool:
 def _behind(queue: ClusterQueueState, order: Order) -> Reason:
     """Why a workload that a StrictFIFO queue holds back waits."""
     holder = queue.pending.holder()
-    name = f"{holder[3]}/{holder[4]}" if holder is not None else "nobody"
+    name = "/".join(key_of(holder)) if holder is not None else "nobody"
     return wording.behind(queue.name, name, queue.pending.position(order))

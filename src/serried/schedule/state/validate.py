@@ -11,6 +11,7 @@ from serried.schedule.state.queue_usage import Account
 from serried.schedule.state.records import HOLDS, WAITS, Record, WorkloadState
 from serried.schedule.state.state import State
 from serried.schedule.types.changed import Changed
+from serried.schedule.types.workload import key_of
 
 
 def validate(state: State) -> None:
@@ -40,7 +41,7 @@ def _states(state: State) -> None:
         orders = queue.pending.orders()
         assert orders == sorted(orders), f"ClusterQueue {name} is out of order"
         for order in orders:
-            key = (order[3], order[4])
+            key = key_of(order)
             record = state.workloads.get(key)
             assert record is not None, f"{key} waits in {name}, but is not known"
             assert record.state is WorkloadState.PENDING, f"{key} waits in {name} and is {record}"

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from serried.api.names import PendingReason
+
 Layer = Literal["input", "queue", "quota", "topology", "gang", "binding", "start-up", "training"]
 
 
@@ -33,3 +35,20 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     field: str = ""
     found: str = ""
     allowed: str = ""
+
+
+def layer_of(code: str) -> Layer:
+    """The layer of a reason of QuotaReserved=False, where only the condition is known."""
+    match code:
+        case PendingReason.MISCONFIGURED:
+            return "input"
+        case PendingReason.TOPOLOGY_PLACEMENT_FAILED:
+            return "topology"
+        case (
+            PendingReason.WAITING_FOR_QUOTA
+            | PendingReason.EXCEEDS_MAX_QUOTA
+            | PendingReason.NO_MATCHING_FLAVOR
+            | PendingReason.WAITING_FOR_PREEMPTED
+        ):
+            return "quota"
+    return "queue"

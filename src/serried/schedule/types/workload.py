@@ -39,6 +39,10 @@ _PODS = "pods"
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
+def key_of(order: Order) -> Key:
+    return order[3], order[4]
+
+
 @dataclass(frozen=True)
 class WorkloadInfo:
     """What of a Workload decides about its admission. Equal values are decided alike."""
