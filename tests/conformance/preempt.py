@@ -32,11 +32,12 @@ from serried.schedule.engine import Engine
 from serried.schedule.flavors.assigner import Oracle, Rules, assign, preference_key
 from serried.schedule.flavors.assignment import Assignment, Fit, PodSetChoice
 from serried.schedule.flavors.flavor_topology import find_places
-from serried.schedule.preemption.candidates import PreemptionRequest, may_preempt, victim_order
-from serried.schedule.preemption.classical import find_victims
+from serried.schedule.preemption.candidates import PreemptionRequest, candidate_order, may_preempt
 from serried.schedule.preemption.fair_sharing import Offers
+from serried.schedule.preemption.search import find_targets
 from serried.schedule.state.records import LocalUsage, Record
 from serried.schedule.state.state import State
+from serried.schedule.types.moment import Moment
 from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options
 from serried.schedule.types.workload import priority_boost, read_workload
 
@@ -316,19 +317,19 @@ def _candidate_order(case: Case) -> dict[str, Any]:
     for name, value in usage.items():
         namespace, _, queue = name.rpartition("/")
         state.local_usage[namespace, queue] = LocalUsage(amounts={"": float(value)})
-    key = victim_order(state, case["targetClusterQueue"], _now(case))
+    key = candidate_order(state, case["targetClusterQueue"], Moment(_now(case)))
     return {"order": [_key(r) for r in sorted(state.workloads.values(), key=key)]}
 
 
 def _fair_order(case: Case) -> dict[str, Any]:
     state = _state(case)
     target = state.ledger.queue(case["targetClusterQueue"])
-    order = victim_order(state, target.name, _now(case))
+    order = candidate_order(state, target.name, Moment(_now(case)))
     candidates = {
-        name: sorted((state.workloads[k] for k in state.holders.get(name, ())), key=order)
+        name: sorted((order(r), r) for k in state.holders.get(name, ()) for r in [state.workloads[k]])
         for name in case["candidateClusterQueues"]
     }
-    offers = Offers(target, candidates, order)
+    offers = Offers(target, candidates)
     found = []
     actions = iter(case.get("actions", ()))
     for queue in offers:
@@ -374,7 +375,7 @@ def _victims(case: Case) -> dict[str, Any]:
     incoming = Record(read_workload(workload, boost=state.options.priority_boost), (), "")
     needed, contested = _assigned(case)
     queue = case["targetClusterQueue"]
-    found = find_victims(state, PreemptionRequest(incoming.info, queue, needed, contested), _now(case))
+    found = find_targets(state, PreemptionRequest(incoming.info, queue, needed, contested), Moment(_now(case)))
     rows = []
     fields = {k for row in case["expected"]["preempted"] for k in row} or {"workload", "reason"}
     for victim in found:

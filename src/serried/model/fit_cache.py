@@ -73,8 +73,9 @@ class FitCache:
             if len(self._entries) > min(_KINDS, max(4, _BYTES // (8 * rows))):
                 self._entries.popitem(last=False)
         elif entry.seen < now:
-            changed = np.concatenate(self._changes[entry.seen - self._forgotten :])
-            some = np.unique(changed) if len(changed) < rows else np.arange(rows)
+            changed = np.zeros(rows, dtype=np.bool_)
+            changed[np.concatenate(self._changes[entry.seen - self._forgotten :])] = True
+            some = np.flatnonzero(changed)
             pods, beside, welcome = _reckon(array, vector, other, some)
             entry.pods[some] = pods
             if other is not None:

@@ -37,6 +37,9 @@ def validate(world: World) -> None:
             add(free, pod.vector, rows, amount, -1)
         if pod.workload is None:
             add(unheld, pod.vector, rows, amount, -1)
+    uncovered = {pod: key for key, pods in world.uncovered.items() for pod in pods}
+    counted = {pod: pod.workload for pod in world.pods.values() if pod.counted and pod.workload is not None}
+    assert uncovered == counted, f"pods that no hold covers are {counted}, but {uncovered} are remembered"
     assert not landed, f"holds cover pods that are gone: {landed}"
     for name, should, array in (("free", free, capacity.free), ("unheld", unheld, capacity.unheld)):
         wrong = np.argwhere(should != array).tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -13,6 +13,7 @@ from serried.api.core import Node, Pod
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
 from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
+from serried.model.departures import Departures, Leaving, Takes
 from serried.model.fit_cache import FitCache
 from serried.model.holds import Hold, PodSetHold, by_name, estimate, short_rows
 from serried.model.journal import Journal
@@ -44,12 +45,14 @@ class World:
         self.flavors: dict[str, ResourceFlavor] = {}
         self._trees: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], Tree] = {}
         self._pods: dict[Key, BoundPod] = {}
-        #: workload → its bound pods
+        #: workload → its bound pods; and those of them that no hold covers
         self._pods_of: dict[Key, dict[Key, BoundPod]] = {}
+        self._uncovered: dict[Key, dict[BoundPod, None]] = {}
         self._holds: dict[Key, Hold] = {}
         self._vectors: dict[tuple[tuple[str, int], ...], Vector] = {}
         self.holds: Mapping[Key, Hold] = MappingProxyType(self._holds)
         self.pods: Mapping[Key, BoundPod] = MappingProxyType(self._pods)
+        self.uncovered: Mapping[Key, Mapping[BoundPod, None]] = MappingProxyType(self._uncovered)
 
     # --- nodes
 
@@ -239,6 +242,14 @@ class World:
     def _count(self, pod: BoundPod, sign: int) -> None:
         """Charges a pod that no hold covers, or takes that back. One that has a workload would go with that."""
         pod.counted = sign > 0
+        if pod.workload is not None:
+            uncovered = self._uncovered.setdefault(pod.workload, {})
+            if pod.counted:
+                uncovered[pod] = None
+            else:
+                del uncovered[pod]
+                if not uncovered:
+                    del self._uncovered[pod.workload]
         rows = np.array([pod.row])
         amount = amounts(pod.vector, np.ones(1, dtype=np.int64))
         self._add(self.capacity.free, pod.vector, rows, amount, -sign)
@@ -374,6 +385,38 @@ class World:
         if hold is not None:
             self._lift(key)
         self._count_all_but(key, frozenset(self._pods_of.get(key, ())) if with_pods else frozenset())
+
+    def departures(self, keys: Iterable[Key]) -> Departures:
+        """What nodes would gain if these workloads left, with all of their pods."""
+        return Departures({key: self._takes(key) for key in keys})
+
+    def leaving(self, departures: Departures) -> Leaving:
+        """A trial, journalled, in which some of these workloads leave: nobody has yet."""
+        trial = Leaving(self.capacity, self.fit_cache, departures)
+        self.journal.record(trial.none)
+        return trial
+
+    def _takes(self, key: Key) -> list[Takes]:
+        """What a workload's hold and its uncovered pods take."""
+        hold = self._holds.get(key)
+        found: list[Takes] = [] if hold is None else [(share.vector, share.charged) for share in hold.shares]
+        if key in self._uncovered:
+            found += [(pod.vector, {pod.row: 1}) for pod in self._uncovered[key]]
+        return found
+
+    def rows_of(self, placements: Iterable[Placement]) -> Ints:
+        """The rows of the nodes that placements name; of a domain larger than a host, those of all of its nodes."""
+        found: list[Ints] = []
+        for placement in placements:
+            if placement.levels[-1:] == (names.HOSTNAME,):
+                hosts = (self.nodes.hosts.get(values[-1], []) for values, _ in placement.domains)
+                found.append(np.array([rows[0] for rows in hosts if rows], dtype=np.int64))
+            elif placement.levels:
+                flavor = self.flavors.get(placement.flavor)
+                tree = self._tree(placement.levels, {} if flavor is None else flavor.spec.node_labels)
+                leaves = (tree.leaf(values) for values, _ in placement.domains)
+                found += [tree.leaf_rows(leaf) for leaf in leaves if leaf is not None]
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
     def _lift(self, key: Key) -> None:
         for share in self._holds.pop(key).shares:

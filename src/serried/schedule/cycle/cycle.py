@@ -35,6 +35,7 @@ from serried.schedule.state.unschedulable import block, pause, report_arrivals, 
 from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.decisions import Admit, Cycle, Evict, Finish, Wait
+from serried.schedule.types.moment import Moment
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order, key_of
 
@@ -77,13 +78,11 @@ class _Turn:
 
     def __init__(self, state: State, now: datetime, limit: int, spent: Callable[[], bool]) -> None:
         self.state = state
-        self.now = now
+        self.moment = Moment(now)
         self.spent = spent
         self.admits: list[Admit] = []
         self.evictions: list[Evict] = []
         self.finishes: list[Finish] = []
-        #: how often in this cycle places were given or taken
-        self.moves = 0
         #: how many candidates may still be looked at
         self.left = limit
 
@@ -109,7 +108,7 @@ class _Turn:
 
     def _second_pass(self, record: Record) -> None:
         for decision in second_pass(self.state, record):
-            self.moves += 1
+            self.moment.moved()
             if isinstance(decision, Grant):
                 self._grant(record, decision)
                 continue
@@ -127,7 +126,7 @@ class _Turn:
 
     def _grant(self, record: Record, grant: Grant) -> None:
         reservation = grant.reservation
-        waited = max(0.0, (self.now - record.info.queued_at).total_seconds())
+        waited = max(0.0, (self.moment.now - record.info.queued_at).total_seconds())
         self.admits.append(
             Admit(
                 record.info.key,
@@ -150,7 +149,7 @@ class _Turn:
         transitions.lift_promise(state, record)
         # With no more pods than others were preempted for: with more it may not be worth their place any more.
         asked = replace(record.info, pod_sets=promise.pod_sets)
-        found = nominate(state, queue, asked, self.now)
+        found = nominate(state, queue, asked, Moment(self.moment.now))
         state.journal.rollback(mark)
         if not found.fits and any(state.world.has_pods(victim) for victim in promise.victims):
             # Their pods are still on the nodes.
@@ -159,7 +158,7 @@ class _Turn:
         transitions.end_promise(state, record)
         if found.fits:
             self._admit(Entry(record, queue, found))
-        self.moves += 1
+        self.moment.moved()
 
     # --- rounds
 
@@ -200,8 +199,8 @@ class _Turn:
         record = self.state.workloads[key_of(order)]
         self.state.looked_at = record.info.key
         queue = self.state.cluster_queues[record.cluster_queue]
-        found = nominate(self.state, queue, record.info, self.now, _start(queue, order))
-        return Entry(record, queue, found, self.moves)
+        found = nominate(self.state, queue, record.info, self.moment, _start(queue, order))
+        return Entry(record, queue, found, self.moment.moves)
 
     def _serve(self, entry: Entry, blocked: list[Entry]) -> None:
         state, found = self.state, entry.nomination
@@ -209,7 +208,7 @@ class _Turn:
         if found.assignment.mode == Fit.NO_FIT:
             self._refuse(entry)
             return
-        if found.assignment.mode == Fit.PREEMPT and not found.victims:
+        if found.assignment.mode == Fit.PREEMPT and not found.targets:
             if entry.queue.spec.preemption.reclaim_within_cohort != "Any":
                 self._block(entry, blocked)
             self._refuse(entry)
@@ -225,7 +224,7 @@ class _Turn:
         if not again:
             return self._skip(entry)
         self._nominate_again(entry)
-        if not entry.nomination.fits and not entry.nomination.victims:
+        if not entry.nomination.fits and not entry.nomination.targets:
             # What is blocked for this round alone is no reason to wait for longer.
             return self._skip(entry) if blocked and not state.options.one_head else self._refuse(entry)
         return self._take(entry)
@@ -244,9 +243,9 @@ class _Turn:
             chosen = {p.pod_set.name: p.flavors for p in entry.nomination.assignment.pod_sets}
             rules = Rules(nominated={name: {r: c.flavor for r, c in f.items()} for name, f in chosen.items()})
         entry.nomination = nominate(
-            state, entry.queue, record.info, self.now, _start(entry.queue, record.info.order), rules
+            state, entry.queue, record.info, self.moment, _start(entry.queue, record.info.order), rules
         )
-        entry.seen = self.moves
+        entry.seen = self.moment.moves
 
     def _block(self, entry: Entry, blocked: list[Entry]) -> None:
         """Keeps what the candidate waits for from those behind it, until the round is over."""
@@ -256,7 +255,7 @@ class _Turn:
         wanted = entry.nomination.assignment.wanted
         if wanted:
             state.world.hold(key, wanted, entry.nomination.pod_sets)
-            self.moves += 1
+        self.moment.moved()
         state.journal.commit()
         blocked.append(entry)
 
@@ -272,7 +271,7 @@ class _Turn:
 
     def _places_left(self, entry: Entry) -> bool:
         placements = entry.nomination.assignment.placements
-        if not placements or entry.seen == self.moves:
+        if not placements or entry.seen == self.moment.moves:
             return True
         gone = [record.info.key for record in _gone(entry.nomination)]
         return still_held(self.state, entry.record.info.key, placements, entry.nomination.pod_sets, gone)
@@ -328,7 +327,7 @@ class _Turn:
         if alone and not any(p.topology is not None and p.topology.required for p in info.pod_sets):
             # There is nothing that was not looked at.
             return None
-        found = nominate(state, entry.queue, info, self.now, rules=Rules(as_if_unused=True))
+        found = nominate(state, entry.queue, info, self.moment, rules=Rules(as_if_unused=True))
         furthest = None if found.fits else found.assignment.furthest()
         if furthest is None or not furthest[1].kind.never:
             return None
@@ -341,7 +340,7 @@ class _Turn:
         """Another one took what it would have got: it stays where it is, to be looked at again."""
         entry.skipped = True
         self.state.report(
-            entry.record.info.key, wording.overtaken(entry.queue.name, preempting=bool(entry.nomination.victims))
+            entry.record.info.key, wording.overtaken(entry.queue.name, preempting=bool(entry.nomination.targets))
         )
 
     def _admit(self, entry: Entry) -> None:
@@ -362,8 +361,7 @@ class _Turn:
             )
             why = FinishedReason.SLICE_REPLACED
             self.finishes.append(Finish(old.info.key, old.info.uid, old.resource_version, why, message))
-        if grant.reservation.placements:
-            self.moves += 1
+        self.moment.moved()
         count_usage(state, record, grant.reservation.usage)
         self._grant(record, grant)
 
@@ -371,13 +369,13 @@ class _Turn:
         state, record, found = self.state, entry.record, entry.nomination
         key = record.info.key
         mine = state.ledger.queue(entry.queue.name).path_name
-        for victim in found.victims:
-            other, reservation = victim.record, victim.record.reservation
+        for target in found.targets:
+            other, reservation = target.record, target.record.reservation
             assert reservation is not None
             if other.is_leaving:
                 continue
             path = state.ledger.queue(reservation.cluster_queue).path_name
-            message = preemption_message(record, victim, mine, path)
+            message = preemption_message(record, target, mine, path)
             self.evictions.append(
                 Evict(
                     other.info.key,
@@ -385,21 +383,21 @@ class _Turn:
                     other.resource_version,
                     EvictedReason.PREEMPTED,
                     message,
-                    preempted=victim.reason,
+                    preempted=target.reason,
                     preemptor=key,
                 )
             )
-        victims = tuple(victim.record.info.key for victim in found.victims)
+        victims = tuple(target.record.info.key for target in found.targets)
         usage, placements = takes(found.assignment), found.assignment.placements
         promise = Promise(usage, placements, found.pod_sets, entry.queue.name, set(victims), victims)
-        self.moves += 1
         reason = wording.waits_for_victims(self._reason(entry), victims)
         transitions.promise(state, record, promise, Unschedulable(reason, Changed.VICTIMS, never=False))
+        self.moment.moved()
 
 
 def _gone(found: Nomination) -> list[Record]:
     """Those who hold nothing any more once this is decided."""
-    return [v.record for v in found.victims] + ([found.replaces] if found.replaces is not None else [])
+    return [v.record for v in found.targets] + ([found.replaces] if found.replaces is not None else [])
 
 
 def _start(queue: ClusterQueueState, order: Order) -> Mapping[tuple[int, str], int]:

@@ -18,6 +18,7 @@ from serried.schedule.state.records import ClusterQueueState, Record, WorkloadSt
 from serried.schedule.state.state import State
 from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
+from serried.schedule.types.moment import Moment
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order, key_of
 
@@ -103,11 +104,12 @@ def _explain(state: State, key: Key, now: datetime, missing: Sequence[str]) -> E
             reason=record.last_reason,
         )
     queue = state.cluster_queues[record.cluster_queue]
-    outcome = nominate(state, queue, info, now)
+    moment = Moment(now)
+    outcome = nominate(state, queue, info, moment)
     attempts: Sequence[Attempt] = attempts_of(outcome.assignment)
     if _layer(outcome) == "quota" and not _never(outcome):
         # Quota is looked at first; what the nodes say is worth knowing, too, above all when they say never.
-        otherwise = nominate(state, queue, info, now, rules=Rules(as_if_unused=True))
+        otherwise = nominate(state, queue, info, moment, rules=Rules(as_if_unused=True))
         attempts = _joined(attempts, attempts_of(otherwise.assignment))
         if _never(otherwise):
             outcome = otherwise
@@ -182,7 +184,7 @@ def _holder(state: State, queue: ClusterQueueState, record: Record, now: datetim
     for order in queue.pending.orders()[:_AHEAD_TRIED]:
         if order >= record.info.order:
             return None
-        outcome = nominate(state, queue, state.workloads[key_of(order)].info, now)
+        outcome = nominate(state, queue, state.workloads[key_of(order)].info, Moment(now))
         if not outcome.fits and not _never(outcome):
             return order
     return None
@@ -194,8 +196,8 @@ def _fits_after(
     """Admitted workloads whose end would make room: one alone if that is enough; those that queued first, first."""
     if _never(outcome):
         return []
-    if outcome.victims:
-        return ["/".join(victim.record.info.key) for victim in outcome.victims]
+    if outcome.targets:
+        return ["/".join(target.record.info.key) for target in outcome.targets]
     keys = {k: None for q in state.ledger.queue(queue.name).root.queues() for k in state.holders.get(q.name, {})}
     if Changed.NODES in outcome.assignment.blocked_on:
         keys = {key: None for holders in state.holders.values() for key in holders}
@@ -225,6 +227,6 @@ def _fits_without(
     mark = state.journal.checkpoint()
     for other in gone:
         remove(state, other)
-    fits = nominate(state, queue, record.info, now, rules=Rules(only_whether=True)).fits
+    fits = nominate(state, queue, record.info, Moment(now), rules=Rules(only_whether=True)).fits
     state.journal.rollback(mark)
     return fits

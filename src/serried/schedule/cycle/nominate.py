@@ -1,4 +1,4 @@
-"""What one workload would get, or whom it would preempt, in the model as it is: flavors, quota, place and victims.
+"""What one workload would get, and whom it would preempt, in the model as it is: flavors, quota and places.
 
 Nothing here changes the model: every trial is rolled back.
 """
@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
+from serried.model.capacity import Ints
 from serried.model.requests import PodSetRequest
 from serried.place.topology_request import layers_of
 from serried.quota.quotas import FlavorResource
 from serried.schedule.flavors.assigner import NO_RULES, Oracle, Rules, assign
 from serried.schedule.flavors.assignment import Assignment, Fit, RefusalKind
-from serried.schedule.flavors.flavor_topology import find_places, needs_places, places_now
-from serried.schedule.preemption.candidates import PreemptionRequest, Victim
-from serried.schedule.preemption.classical import find_victims
-from serried.schedule.preemption.tie_break import closer_victims
+from serried.schedule.flavors.flavor_topology import find_places, nodes_now, placed_choices, places_now
+from serried.schedule.preemption.candidates import PreemptionRequest, Target, all_candidates
+from serried.schedule.preemption.search import find_targets
+from serried.schedule.preemption.tie_break import more_compact
 from serried.schedule.state.records import ClusterQueueState, Record
 from serried.schedule.state.state import State
 from serried.schedule.types.changed import Changed
+from serried.schedule.types.moment import Moment
 from serried.schedule.types.workload import WorkloadInfo
 
 #: A pod set that has no place in a flavor is tried in the next one; so many times at most.
@@ -33,7 +34,7 @@ class Nomination:
 
     assignment: Assignment
     pod_sets: tuple[PodSetRequest, ...]
-    victims: list[Victim]
+    targets: list[Target]
     #: an earlier slice, whose place it takes
     replaces: Record | None = None
 
@@ -46,24 +47,24 @@ def nominate(
     state: State,
     queue: ClusterQueueState,
     info: WorkloadInfo,
-    now: datetime,
+    moment: Moment,
     start: Mapping[tuple[int, str], int] | None = None,
     rules: Rules = NO_RULES,
 ) -> Nomination:
-    """The flavors, the places and, where nothing is free, the victims for one workload; with all of its pods if that
-    is possible, else with as many as possible."""
+    """The flavors, the places and, where nothing is free, whom to preempt for one workload; with all of its pods if
+    that is possible, else with as many as possible."""
     if start:
         rules = replace(rules, start=start)
     old = slice_before(state, queue, info)
     if old is None or old.reservation is None:
-        return _with_most(state, queue, info, now, rules)
+        return _with_most(state, queue, info, moment, rules)
     # It has the flavors of the slice that it replaces, and what that has counts as free.
     has: dict[str, tuple[Mapping[str, str], Mapping[str, int]]] = {
         a.name: (a.flavors, {}) for a in old.reservation.admission.pod_set_assignments
     }
     mark = state.journal.checkpoint()
     remove(state, old)
-    found = _with_most(state, queue, info, now, replace(rules, replaced=has))
+    found = _with_most(state, queue, info, moment, replace(rules, replaced=has))
     state.journal.rollback(mark)
     found.replaces = old
     return found
@@ -84,19 +85,19 @@ def remove(state: State, record: Record) -> None:
     state.world.release(record.info.key, with_pods=True)
 
 
-def _with_most(state: State, queue: ClusterQueueState, info: WorkloadInfo, now: datetime, rules: Rules) -> Nomination:
+def _with_most(state: State, queue: ClusterQueueState, info: WorkloadInfo, moment: Moment, rules: Rules) -> Nomination:
     """With all pods, or with as many as possible."""
-    full = _nominate(state, queue, info, info.pod_sets, now, rules)
-    if full.fits or full.victims or not state.options.partial_admission:
+    full = _nominate(state, queue, info, info.pod_sets, moment, rules)
+    if full.fits or full.targets or not state.options.partial_admission:
         return full
 
     def acceptable(pod_sets: tuple[PodSetRequest, ...]) -> bool:
-        found = _nominate(state, queue, info, pod_sets, now, rules)
+        found = _nominate(state, queue, info, pod_sets, moment, rules)
         full.assignment.blocked_on |= found.assignment.blocked_on
-        return found.fits or bool(found.victims)
+        return found.fits or bool(found.targets)
 
     fewer = reduced(info.pod_sets, info.min_counts, acceptable)
-    return full if fewer is None else _nominate(state, queue, info, fewer, now, rules)
+    return full if fewer is None else _nominate(state, queue, info, fewer, moment, rules)
 
 
 def reduced(
@@ -150,10 +151,10 @@ def _nominate(
     queue: ClusterQueueState,
     info: WorkloadInfo,
     pod_sets: tuple[PodSetRequest, ...],
-    now: datetime,
+    moment: Moment,
     rules: Rules,
 ) -> Nomination:
-    oracle = preemption_oracle(state, queue, info, now)
+    oracle = preemption_oracle(state, queue, info, moment)
     best: Nomination | None = None
     blocked_on = Changed.NOTHING
     for _ in range(1 if state.options.one_head else _RETRIES):
@@ -165,7 +166,7 @@ def _nominate(
         if mode == Fit.FIT:
             return here
         if mode == Fit.PREEMPT:
-            here.victims = victims_of(state, queue, info, found, now)
+            here.targets = targets_of(state, queue, info, found, moment)
         blocked_on |= found.blocked_on
         if best is None or _better(here, best):
             best = here
@@ -190,72 +191,82 @@ def _better(a: Nomination, b: Nomination) -> bool:
     def worth(n: Nomination) -> int:
         furthest = n.assignment.furthest()
         may_come_free = furthest is not None and not furthest[1].kind.never
-        return 3 if n.fits else 2 if n.victims else 1 if may_come_free else 0
+        return 3 if n.fits else 2 if n.targets else 1 if may_come_free else 0
 
     return worth(a) > worth(b)
 
 
-def victims_of(
-    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, now: datetime
-) -> list[Victim]:
-    """Whom to preempt so that the workload fits with just these flavors, in quota and on the nodes."""
+def targets_of(
+    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, moment: Moment
+) -> list[Target]:
+    """Whom to preempt so that the workload fits with just these flavors, in quota and on the nodes. The places that it
+    will have then are set in `found`."""
     if info.gated and state.options.preemption_gates:
         return []
-
-    def placed() -> bool:
-        if places_now(state, queue, info, found, only_whether=True):
-            return True
-        # There would be quota, with those gone: it is nodes that it waits for.
-        found.blocked_on |= Changed.NODES
-        return False
-
-    has_place = placed if needs_places(state, queue, found) else None
-    needed = {fr: amount for fr, amount in found.usage.items() if amount > 0}
+    request = preemption_request(state, queue, info, found)
     asked = [t.possibility for p in found.pod_sets for t in p.tried.values() if t.possibility is not None]
-    if has_place is None and len(needed) == 1 and asked and max(asked) == Fit.NO_CANDIDATES:
+    if request.nodes is None and len(request.needed) == 1 and asked and max(asked) == Fit.NO_CANDIDATES:
         # It is all that is needed, and was searched for already.
         return []
-    want = PreemptionRequest(info, queue.name, needed, found.contested, has_place)
-    victims = find_victims(state, want, now)
-    if not victims and has_place is not None and found.contested != needed.keys():
+    targets = find_targets(state, request, moment)
+    if not targets and request.nodes is not None and request.contested != request.needed.keys():
         # Those who are in the way on the nodes may use other resources than those whose quota is short.
-        want = replace(want, contested=frozenset(needed), short=found.contested)
-        victims = find_victims(state, want, now)
-    if victims and has_place is not None:
+        request = replace(request, contested=frozenset(request.needed), short=request.contested)
+        targets = find_targets(state, request, moment)
+    if not targets or request.nodes is None:
+        return targets
 
-        def place_without(records: Sequence[Record]) -> None:
-            mark = state.journal.checkpoint()
-            for record in records:
-                state.world.release(record.info.key, with_pods=True)
-            places_now(state, queue, info, found)
-            state.journal.rollback(mark)
+    def place_without(records: Sequence[Record]) -> None:
+        mark = state.journal.checkpoint()
+        departures = all_candidates(state, request, moment).of([record.info.key for record in records])
+        state.world.leaving(departures).first(len(records))
+        places_now(state, queue, info, found)
+        state.journal.rollback(mark)
 
-        if not state.options.one_head:
-            victims = closer_victims(state, want, found, victims, now, place_without)
-        place_without([victim.record for victim in victims])  # the places that it will have then
-    return victims
+    if not state.options.one_head:
+        targets = more_compact(state, request, found, targets, moment, place_without)
+    place_without([target.record for target in targets])
+    return targets
 
 
-def preemption_oracle(state: State, queue: ClusterQueueState, info: WorkloadInfo, now: datetime) -> Oracle:
+def preemption_request(
+    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment
+) -> PreemptionRequest:
+    """What the workload needs with these flavors, and may preempt others for. That nodes were asked for in vain is
+    noted in `found`."""
+
+    def nodes() -> Ints | None:
+        rows = nodes_now(state, queue, info, found)
+        if rows is None:
+            # There may be quota, with those gone: it is nodes that it waits for.
+            found.blocked_on |= Changed.NODES
+        return rows
+
+    needed = {fr: amount for fr, amount in found.usage.items() if amount > 0}
+    placed = placed_choices(state, queue, found)
+    return PreemptionRequest(
+        info, queue.name, needed, found.contested, nodes=nodes if placed else None, monotone=len(placed) == 1
+    )
+
+
+def preemption_oracle(state: State, queue: ClusterQueueState, info: WorkloadInfo, moment: Moment) -> Oracle:
     """What preemption could do for one resource of one flavor: searched for as if it were all that is needed."""
     policy = queue.spec.preemption
     node = state.ledger.queue(queue.name)
     nobody = policy.within_cluster_queue == "Never" and (policy.reclaim_within_cohort == "Never" or not node.parent)
 
     def ask(fr: FlavorResource, amount: int) -> tuple[Fit, int]:
-        victims = (
-            []
-            if nobody
-            else find_victims(state, PreemptionRequest(info, queue.name, {fr: amount}, frozenset({fr})), now)
-        )
-        if not victims:
+        request = PreemptionRequest(info, queue.name, {fr: amount}, frozenset({fr}))
+        targets = [] if nobody else find_targets(state, request, moment)
+        if not targets:
             return Fit.NO_CANDIDATES, node.lowest_fit(fr, amount)[0]
         mark = state.journal.checkpoint()
         own = False
-        for victim in victims:
-            assert victim.record.reservation is not None
-            own |= victim.record.reservation.cluster_queue == queue.name
-            state.ledger.refund(victim.record.reservation.cluster_queue, victim.record.reservation.usage)
+        for target in targets:
+            reservation = target.record.reservation
+            assert reservation is not None
+            own |= reservation.cluster_queue == queue.name
+            state.ledger.refund(reservation.cluster_queue, reservation.usage)
         borrow = node.lowest_fit(fr, amount)[0]
         state.journal.rollback(mark)
         return (Fit.PREEMPT if own else Fit.RECLAIM), borrow

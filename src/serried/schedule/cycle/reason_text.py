@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from serried.api.names import PreemptedReason
 from serried.schedule.cycle.nominate import Nomination
 from serried.schedule.flavors.assignment import PodSetChoice, RefusalKind
-from serried.schedule.preemption.candidates import Victim
+from serried.schedule.preemption.candidates import Target
 from serried.schedule.state.records import ClusterQueueState, Record
 from serried.schedule.types import wording
 from serried.schedule.types.reasons import Reason
@@ -39,10 +39,10 @@ _DUE_TO = {
 }
 
 
-def preemption_message(preemptor: Record, victim: Victim, preemptor_path: str, victim_path: str) -> str:
+def preemption_message(preemptor: Record, target: Target, preemptor_path: str, victim_path: str) -> str:
     """As Kueue words it, so that what people search logs for is still found."""
     return (
         f"Preempted to accommodate a workload (UID: {preemptor.info.uid or 'UNKNOWN'}, JobUID: "
-        f"{preemptor.info.job_uid or 'UNKNOWN'}) due to {_DUE_TO[victim.reason]}; preemptor path: {preemptor_path}; "
+        f"{preemptor.info.job_uid or 'UNKNOWN'}) due to {_DUE_TO[target.reason]}; preemptor path: {preemptor_path}; "
         f"preemptee path: {victim_path}"
     )

@@ -10,9 +10,10 @@ from serried.api.core import Toleration
 from serried.api.kueue import ResourceFlavor
 from serried.api.meta import Key
 from serried.api.names import PendingReason
+from serried.model.capacity import Ints
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
-from serried.place.place import place
+from serried.place.place import nodes_for, place
 from serried.place.result import NoPlacement
 from serried.place.topology_request import check_topology_request
 from serried.schedule.flavors.assignment import Assignment, Fit, PodSetChoice, Refusal, RefusalKind
@@ -99,16 +100,33 @@ def find_places(
         _place_all(state, queue, info, found, groups, assume_empty=True, only_whether=True)
 
 
-def places_now(
-    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, *, only_whether: bool = False
-) -> bool:
+def places_now(state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment) -> bool:
     """Whether the pod sets have a place with these flavors as the nodes are now; sets them if so."""
+    groups = _by_flavor(state, queue, found)
+    return _search(state, info, groups, assume_empty=False, only_whether=False) is None
+
+
+def nodes_now(state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment) -> Ints | None:
+    """The rows of the nodes where `places_now` finds a place; None: there is none. Costs less."""
+    groups = _by_flavor(state, queue, found)
+    if len(groups) == 1:
+        ((flavor, choices),) = groups.items()
+        others, clash = _other_flavors(state, flavor, choices)
+        wanted = [_narrowed(p.pod_set, others) for p in choices]
+        return None if clash else nodes_for(state.world, flavor, wanted, options=state.place_options)
+    if _search(state, info, groups, assume_empty=False, only_whether=True) is not None:
+        return None
+    return state.world.rows_of(found.placements)
+
+
+def _by_flavor(state: State, queue: ClusterQueueState, found: Assignment) -> dict[str, list[PodSetChoice]]:
+    """Flavor → the pod sets that are placed in it now."""
     groups: dict[str, list[PodSetChoice]] = {}
     for choice in found.pod_sets:
         flavor = _flavor_of(state, queue, choice)
         if flavor and not choice.delayed:
             groups.setdefault(flavor, []).append(choice)
-    return _search(state, info, groups, assume_empty=False, only_whether=only_whether) is None
+    return groups
 
 
 def still_held(
@@ -128,12 +146,15 @@ def still_held(
     return free
 
 
-def needs_places(state: State, queue: ClusterQueueState, found: Assignment) -> bool:
-    return any(
-        not choice.delayed and _flavor_of(state, queue, choice)
+def placed_choices(state: State, queue: ClusterQueueState, found: Assignment) -> list[PodSetChoice]:
+    """The pod sets that need places on the nodes now."""
+    return [
+        choice
         for choice in found.pod_sets
-        if queue.has_topology or choice.pod_set.bound_by_us or has_topology_request(choice.pod_set)
-    )
+        if (queue.has_topology or choice.pod_set.bound_by_us or has_topology_request(choice.pod_set))
+        and not choice.delayed
+        and _flavor_of(state, queue, choice)
+    ]
 
 
 def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> str:
@@ -231,14 +252,9 @@ def _search(
     placed = []
     try:
         for main, choices in groups.items():
-            flavors = list(dict.fromkeys(c.flavor for p in choices for c in p.flavors.values() if c.flavor != main))
-            others = [state.flavors[f] for f in flavors]
-            labels = dict(state.flavors[main].spec.node_labels)
-            for other in others:
-                for key, value in other.spec.node_labels.items():
-                    if labels.setdefault(key, value) != value:
-                        why = f"flavors {main}, {', '.join(flavors)} want different values of node label {key}"
-                        return main, NoPlacement(choices[0].pod_set.name, why, field="spec.nodeLabels"), why
+            others, clash = _other_flavors(state, main, choices)
+            if clash:
+                return main, NoPlacement(choices[0].pod_set.name, clash, field="spec.nodeLabels"), clash
             wanted = [_narrowed(p.pod_set, others) for p in choices]
             result = place(state.world, main, wanted, options=options, assume_empty=assume_empty)
             if isinstance(result, NoPlacement):
@@ -252,6 +268,18 @@ def _search(
         return None
     finally:
         state.journal.rollback(mark)
+
+
+def _other_flavors(state: State, main: str, choices: Sequence[PodSetChoice]) -> tuple[list[ResourceFlavor], str]:
+    """The further flavors that pod sets placed in one flavor have; and why no node can be of all of them, or ""."""
+    flavors = list(dict.fromkeys(c.flavor for p in choices for c in p.flavors.values() if c.flavor != main))
+    others = [state.flavors[f] for f in flavors]
+    labels = dict(state.flavors[main].spec.node_labels)
+    for other in others:
+        for key, value in other.spec.node_labels.items():
+            if labels.setdefault(key, value) != value:
+                return others, f"flavors {main}, {', '.join(flavors)} want different values of node label {key}"
+    return others, ""
 
 
 def _narrowed(pod_set: PodSetRequest, others: Sequence[ResourceFlavor]) -> PodSetRequest:

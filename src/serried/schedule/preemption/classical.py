@@ -1,40 +1,25 @@
-"""Whom to preempt: the smallest set of admitted workloads whose end makes room, by the policies of the ClusterQueue.
+"""Classical preemption: in which order candidates are taken, by the policies of the preemptor's ClusterQueue.
 
-The order of victims and the rules of reclaiming from hierarchical cohorts are Kueue's. A set counts only if with it
-gone the workload fits in quota and, where it needs one, has a place on the nodes.
+The order and the rules of reclaiming from hierarchical cohorts are Kueue's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from itertools import chain
 
 from serried.api.kueue import ClusterQueuePreemption
 from serried.api.names import PreemptedReason
 from serried.quota.tree import QuotaNode
-from serried.schedule.preemption.candidates import PreemptionRequest, Trial, Victim, candidates_in, victim_order
-from serried.schedule.preemption.fair_sharing import fair_victims
+from serried.schedule.preemption.candidates import PreemptionRequest, Rank, Target, Trial, candidates_in
 from serried.schedule.state.records import Record
 from serried.schedule.state.state import State
 
 
-def find_victims(state: State, want: PreemptionRequest, now: datetime) -> list[Victim]:
-    """The workloads whose preemption makes room; [] when no set of them that may be preempted does."""
-    if not state.options.preemption:
-        return []
-    policy = state.cluster_queues[want.queue].spec.preemption
-    mark = state.journal.checkpoint()
-    try:
-        if state.fair_sharing is not None:
-            return fair_victims(state, want, policy, state.fair_sharing.preemption_strategies, now)
-        return _classical(state, want, policy, now)
-    finally:
-        state.journal.rollback(mark)
-
-
 @dataclass(frozen=True)
 class _Candidate:
+    rank: Rank
     record: Record
     reason: str
     #: usable only if the preemptor does not borrow
@@ -43,23 +28,16 @@ class _Candidate:
     found_at: QuotaNode | None = None
 
 
-def _classical(state: State, want: PreemptionRequest, policy: ClusterQueuePreemption, now: datetime) -> list[Victim]:
-    trial = Trial(state, want)
-    order = victim_order(state, want.queue, now, want.first)
-    own = [
-        _Candidate(r, PreemptedReason.IN_CLUSTER_QUEUE)
-        for r in candidates_in(state, want.queue, want, policy.within_cluster_queue)
-    ]
+def classical_attempts(
+    state: State, trial: Trial, policy: ClusterQueuePreemption
+) -> Iterator[tuple[bool, Iterator[Target]]]:
+    """The attempts at preemption, the preferred one first: whether the preemptor may borrow in it, and its targets in
+    order. Which targets follow depends on the quota that those before them have left in the trial."""
+    request = trial.request
+    own = candidates_in(state, request.queue, request, policy.within_cluster_queue, trial.moment)
     hierarchical, by_priority = _others(state, trial, policy)
-    parts = [sorted(part, key=lambda c: order(c.record)) for part in (hierarchical, by_priority, own)]
-    sequence = [c for going in (True, False) for part in parts for c in part if c.record.is_leaving is going]
-    for borrowing in _attempts(trial, policy, hierarchical, by_priority):
-        mark = state.journal.checkpoint()
-        victims = _attempt(state, trial, sequence, borrowing=borrowing)
-        state.journal.rollback(mark)
-        if victims:
-            return victims
-    return []
+    for borrowing in _borrowing_allowed(trial, policy, hierarchical, by_priority):
+        yield borrowing, _targets(state, trial, hierarchical, by_priority, own, borrowing=borrowing)
 
 
 def _others(state: State, trial: Trial, policy: ClusterQueuePreemption) -> tuple[list[_Candidate], list[_Candidate]]:
@@ -72,22 +50,25 @@ def _others(state: State, trial: Trial, policy: ClusterQueuePreemption) -> tuple
     by_priority: list[_Candidate] = []
     if policy.reclaim_within_cohort == "Never":
         return hierarchical, by_priority
-    want, node = trial.want, trial.node
-    rest = dict(want.needed)
+    request, node = trial.request, trial.node
+    rest = dict(request.needed)
     advantage = False
     below = node
     for ancestor in node.path():
         if ancestor is not node:
             for queue in _borrowers(trial, ancestor, below):
-                for record in candidates_in(state, queue.name, want, policy.reclaim_within_cohort):
+                rule = policy.reclaim_within_cohort
+                for rank, record in candidates_in(state, queue.name, request, rule, trial.moment):
                     if advantage:
                         reason = PreemptedReason.RECLAMATION
-                        hierarchical.append(_Candidate(record, reason, found_at=ancestor))
+                        hierarchical.append(_Candidate(rank, record, reason, found_at=ancestor))
                     else:
-                        by_priority.append(_by_priority(policy, want, record, ancestor))
+                        by_priority.append(_by_priority(policy, request, rank, record, ancestor))
         advantage = advantage or all(not ancestor.exceeds(fr, amount) for fr, amount in rest.items())
         rest = {fr: max(0, amount - ancestor.local_available(fr)) for fr, amount in rest.items()}
         below = ancestor
+    for part in (hierarchical, by_priority):
+        part.sort(key=lambda c: c.rank)
     return hierarchical, by_priority
 
 
@@ -103,16 +84,16 @@ def _borrowers(trial: Trial, ancestor: QuotaNode, below: QuotaNode) -> list[Quot
 
 
 def _by_priority(
-    policy: ClusterQueuePreemption, want: PreemptionRequest, record: Record, ancestor: QuotaNode
+    policy: ClusterQueuePreemption, request: PreemptionRequest, rank: Rank, record: Record, ancestor: QuotaNode
 ) -> _Candidate:
     borrow = policy.borrow_within_cohort
     below_threshold = borrow.max_priority_threshold is None or record.info.priority <= borrow.max_priority_threshold
-    if borrow.policy == "LowerPriority" and record.info.priority < want.info.priority and below_threshold:
-        return _Candidate(record, PreemptedReason.RECLAIM_WHILE_BORROWING, found_at=ancestor)
-    return _Candidate(record, PreemptedReason.RECLAMATION, without_borrowing=True, found_at=ancestor)
+    if borrow.policy == "LowerPriority" and record.info.priority < request.info.priority and below_threshold:
+        return _Candidate(rank, record, PreemptedReason.RECLAIM_WHILE_BORROWING, found_at=ancestor)
+    return _Candidate(rank, record, PreemptedReason.RECLAMATION, without_borrowing=True, found_at=ancestor)
 
 
-def _attempts(
+def _borrowing_allowed(
     trial: Trial,
     policy: ClusterQueuePreemption,
     hierarchical: Sequence[_Candidate],
@@ -129,19 +110,34 @@ def _attempts(
     return (True, False)
 
 
-def _attempt(state: State, trial: Trial, sequence: Sequence[_Candidate], *, borrowing: bool) -> list[Victim]:
-    victims: list[Victim] = []
-    for candidate in sequence:
+def _targets(
+    state: State,
+    trial: Trial,
+    hierarchical: Sequence[_Candidate],
+    by_priority: Sequence[_Candidate],
+    own: Sequence[tuple[Rank, Record]],
+    *,
+    borrowing: bool,
+) -> Iterator[Target]:
+    """First those who are on their way out anyway: they come first in each of the three parts."""
+    parts = [iter(hierarchical), iter(by_priority), (_Candidate(*c, PreemptedReason.IN_CLUSTER_QUEUE) for c in own)]
+    held_over: list[Iterator[_Candidate]] = []
+
+    def leaving() -> Iterator[_Candidate]:
+        for part in parts:
+            for candidate in part:
+                if not candidate.record.is_leaving:
+                    held_over.append(chain([candidate], part))
+                    break
+                yield candidate
+
+    for candidate in chain(leaving(), chain.from_iterable(held_over)):
         if candidate.found_at is not None:
             if candidate.without_borrowing and borrowing:
                 continue
             if not _still_over(state, trial, candidate):
                 continue
-        trial.remove(candidate.record)
-        victims.append(Victim(candidate.record, candidate.reason))
-        if trial.fits(borrowing=borrowing):
-            return trial.minimal(victims, borrowing=borrowing)
-    return []
+        yield Target(candidate.record, candidate.reason)
 
 
 def _still_over(state: State, trial: Trial, candidate: _Candidate) -> bool:

@@ -3,60 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
 
 from serried.api.kueue import ClusterQueuePreemption
 from serried.api.names import PreemptedReason
 from serried.quota.tree import DominantShare, QuotaNode
-from serried.schedule.preemption.candidates import PreemptionRequest, Trial, Victim, candidates_in, victim_order
+from serried.schedule.preemption.candidates import Rank, Target, Trial, candidates_in
 from serried.schedule.state.records import Record
 from serried.schedule.state.state import State
 
 #: (share of the preemptor's side, the other's before, the other's after) → may one be taken from the other?
-_STRATEGIES: Mapping[str, Callable[[DominantShare, DominantShare, DominantShare], bool]] = {
+_Strategy = Callable[[DominantShare, DominantShare, DominantShare], bool]
+_STRATEGIES: Mapping[str, _Strategy] = {
     "LessThanOrEqualToFinalShare": lambda ours, before, after: ours <= after,
     "LessThanInitialShare": lambda ours, before, after: ours < before,
 }
-_Order = Callable[[Record], tuple[object, ...]]
+#: ClusterQueue → its candidates, first to go first
+Candidates = dict[str, list[tuple[Rank, Record]]]
 
 
-def fair_victims(
-    state: State, want: PreemptionRequest, policy: ClusterQueuePreemption, strategies: Sequence[str], now: datetime
-) -> list[Victim]:
-    """The workloads to preempt; [] when those that may be do not make room. Leaves its trial in the journal."""
-    trial = _FairTrial(state, want)
-    order = victim_order(state, want.queue, now, want.first)
-    candidates = fair_candidates(state, trial, policy, order)
-    if not candidates:
-        return []
-    # Shares count what is wanted as if it were had already.
-    state.ledger.charge(want.queue, want.needed)
-    victims: list[Victim] = []
-    later: list[Record] = []
-    first = _STRATEGIES[strategies[0]]
-    fits = _first_pass(trial, candidates, order, first, victims, later)
-    if not fits and len(strategies) > 1:
-        fits = _second_pass(trial, later, order, _STRATEGIES[strategies[1]], victims)
-    return trial.minimal(victims, borrowing=True) if fits else []
+class FairTrial(Trial):
+    """A trial in which what is requested is charged, so that shares are compared as if it were had already."""
 
+    def charge(self) -> None:
+        self.state.ledger.charge(self.request.queue, self.request.needed)
 
-class _FairTrial(Trial):
-    """A trial in which what is wanted is charged while shares are compared."""
-
-    def fits(self, *, borrowing: bool) -> bool:
+    def quota_fits(self, *, borrowing: bool) -> bool:
         mark = self.state.journal.checkpoint()
-        self.state.ledger.refund(self.want.queue, self.want.needed)
-        result = super().fits(borrowing=borrowing)
+        self.state.ledger.refund(self.request.queue, self.request.needed)
+        result = super().quota_fits(borrowing=borrowing)
         self.state.journal.rollback(mark)
         return result
 
 
-def fair_candidates(
-    state: State, trial: Trial, policy: ClusterQueuePreemption, order: _Order
-) -> dict[str, list[Record]]:
-    """ClusterQueue → its candidates, first to go first. Others than the own queue only if they borrow."""
-    want = trial.want
-    found: dict[str, list[Record]] = {}
+def fair_targets(
+    state: State, trial: FairTrial, policy: ClusterQueuePreemption, strategies: Sequence[str]
+) -> Iterator[Target]:
+    """The targets in order. Which ones follow depends on the quota that those before them have left in the trial."""
+    candidates = fair_candidates(state, trial, policy)
+    if not candidates:
+        return
+    trial.charge()
+    later: Candidates = {}
+    yield from _first_pass(trial, candidates, _STRATEGIES[strategies[0]], later)
+    if len(strategies) > 1:
+        yield from _second_pass(trial, later, _STRATEGIES[strategies[1]])
+
+
+def fair_candidates(state: State, trial: Trial, policy: ClusterQueuePreemption) -> Candidates:
+    """The candidates of each ClusterQueue. Others than the own queue have some only if they borrow."""
+    found: Candidates = {}
     for queue in trial.node.root.queues():
         if queue is trial.node:
             rule = policy.within_cluster_queue
@@ -64,83 +59,56 @@ def fair_candidates(
             rule = policy.reclaim_within_cohort
         else:
             continue
-        records = sorted(candidates_in(state, queue.name, want, rule), key=order)
-        if records:
-            found[queue.name] = records
+        candidates = candidates_in(state, queue.name, trial.request, rule, trial.moment)
+        if candidates:
+            found[queue.name] = list(candidates)
     return found
 
 
-def _first_pass(
-    trial: _FairTrial,
-    candidates: dict[str, list[Record]],
-    order: _Order,
-    strategy: Callable[[DominantShare, DominantShare, DominantShare], bool],
-    victims: list[Victim],
-    later: list[Record],
-) -> bool:
-    for queue in Offers(trial.node, candidates, order):
+def _first_pass(trial: FairTrial, candidates: Candidates, strategy: _Strategy, later: Candidates) -> Iterator[Target]:
+    for queue in Offers(trial.node, candidates):
         waiting = candidates[queue.name]
         if queue is trial.node:
-            chosen, reason = waiting.pop(0), PreemptedReason.IN_CLUSTER_QUEUE
+            yield Target(waiting.pop(0)[1], PreemptedReason.IN_CLUSTER_QUEUE)
         elif trial.state.options.reclaim_within_nominal and not trial.over(trial.node):
-            chosen, reason = waiting.pop(0), PreemptedReason.RECLAMATION
+            yield Target(waiting.pop(0)[1], PreemptedReason.RECLAMATION)
         else:
-            found = _passing(trial, queue, waiting, strategy, later)
-            if found is None:
-                continue
-            chosen, reason = found, PreemptedReason.FAIR_SHARING
-        trial.remove(chosen)
-        victims.append(Victim(chosen, reason))
-        if trial.fits(borrowing=True):
-            return True
-    return False
+            found = _passing(trial, queue, waiting, strategy, later.setdefault(queue.name, []))
+            if found is not None:
+                yield Target(found, PreemptedReason.FAIR_SHARING)
 
 
 def _passing(
-    trial: _FairTrial,
+    trial: FairTrial,
     queue: QuotaNode,
-    waiting: list[Record],
-    strategy: Callable[[DominantShare, DominantShare, DominantShare], bool],
-    later: list[Record],
+    waiting: list[tuple[Rank, Record]],
+    strategy: _Strategy,
+    later: list[tuple[Rank, Record]],
 ) -> Record | None:
-    """The first candidate of a queue whose preemption the strategy allows; those before it are set aside."""
+    """The first candidate of a queue whose preemption the strategy allows; those before it are left for later."""
     ours, theirs = below_common_ancestor(trial.node, queue)
     our_share, before = ours.share(), theirs.share()
     while waiting:
-        record = waiting.pop(0)
+        candidate = waiting.pop(0)
+        record = candidate[1]
         mark = trial.state.journal.checkpoint()
-        trial.state.ledger.refund(queue.name, record.reservation.usage if record.reservation else {})
+        trial.remove(record)
         after = theirs.share()
         trial.state.journal.rollback(mark)
         if strategy(our_share, before, after):
             return record
-        later.append(record)
+        later.append(candidate)
     return None
 
 
-def _second_pass(
-    trial: _FairTrial,
-    later: Sequence[Record],
-    order: _Order,
-    strategy: Callable[[DominantShare, DominantShare, DominantShare], bool],
-    victims: list[Victim],
-) -> bool:
-    candidates: dict[str, list[Record]] = {}
-    for record in later:
-        assert record.reservation is not None
-        candidates.setdefault(record.reservation.cluster_queue, []).append(record)
-    offers = Offers(trial.node, candidates, order)
+def _second_pass(trial: FairTrial, candidates: Candidates, strategy: _Strategy) -> Iterator[Target]:
+    offers = Offers(trial.node, candidates)
     for queue in offers:
         ours, theirs = below_common_ancestor(trial.node, queue)
         before = theirs.share()
         if strategy(ours.share(), before, before):
-            chosen = candidates[queue.name].pop(0)
-            trial.remove(chosen)
-            victims.append(Victim(chosen, PreemptedReason.FAIR_SHARING))
-            if trial.fits(borrowing=True):
-                return True
+            yield Target(candidates[queue.name].pop(0)[1], PreemptedReason.FAIR_SHARING)
         offers.drop(queue.name)
-    return False
 
 
 def below_common_ancestor(a: QuotaNode, b: QuotaNode) -> tuple[QuotaNode, QuotaNode]:
@@ -155,11 +123,10 @@ def below_common_ancestor(a: QuotaNode, b: QuotaNode) -> tuple[QuotaNode, QuotaN
 class Offers:
     """The ClusterQueues to take a victim from, one after the other, chosen anew for the shares of each moment."""
 
-    def __init__(self, target: QuotaNode, candidates: Mapping[str, list[Record]], order: _Order) -> None:
+    def __init__(self, target: QuotaNode, candidates: Mapping[str, Sequence[tuple[Rank, Record]]]) -> None:
         self._target = target
         self._above = set(map(id, target.path()))
         self._candidates = candidates
-        self._order = order
         self._dropped: set[int] = set()
         self._dropped_queues: set[str] = set()
         #: shares worked out before, by how often usage had been changed by then: no trial is under way between offers
@@ -219,4 +186,4 @@ class Offers:
         return known[1]
 
     def _before(self, a: QuotaNode, b: QuotaNode) -> bool:
-        return self._order(self._candidates[a.name][0]) < self._order(self._candidates[b.name][0])
+        return self._candidates[a.name][0][0] < self._candidates[b.name][0][0]
