@@ -57,11 +57,13 @@ async def test_a_watch_tells_what_happens_while_it_is_open(cluster: Cluster, nam
 
 async def test_a_watch_is_of_its_namespace_or_of_all(cluster: Cluster, namespace: str) -> None:
     start = (await cluster.list(LEASES)).resource_version
-    await cluster.create(LEASES, named("elsewhere"), "default")
-    await cluster.create(LEASES, named("here"), namespace)
+    ours = {"of": namespace}  # there are leases of others
+    await cluster.create(LEASES, named("elsewhere", labels=ours), "default")
+    await cluster.create(LEASES, named("here", labels=ours), namespace)
     await cluster.delete(LEASES, "elsewhere", "default")
     assert told(await take(cluster.watch(LEASES, namespace, resource_version=start), 1)) == [("ADDED", "here")]
-    assert told(await take(cluster.watch(LEASES, resource_version=start), 3)) == [
+    everywhere = cluster.watch(LEASES, resource_version=start, label_selector=f"of={namespace}")
+    assert told(await take(everywhere, 3)) == [
         ("ADDED", "elsewhere"),
         ("ADDED", "here"),
         ("DELETED", "elsewhere"),

@@ -235,9 +235,12 @@ class Connection:
                 self._loop.remove_writer(self._sock.fileno())
 
     async def _woken(self) -> None:
-        self._waiter = self._loop.create_future()
-        async with asyncio.timeout(self.patience):
-            await self._waiter
+        self._waiter = waiter = self._loop.create_future()
+        timer = self._loop.call_later(self.patience, _give_up, waiter)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -249,6 +252,11 @@ class Connection:
             self._loop.remove_reader(self._sock.fileno())
             self._loop.remove_writer(self._sock.fileno())
             self._wake()
+
+
+def _give_up(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError("no answer in time"))
 
 
 # --- Making a connection

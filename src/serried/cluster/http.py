@@ -25,7 +25,6 @@ from serried.api.meta import Object
 from serried.api.resources import PODS, Resource
 from serried.cluster.codec import UNDECODABLE, Codec, Lines
 from serried.cluster.credentials import Access, AccessSource, InCluster
-from serried.cluster.kubeconfig import Kubeconfig
 from serried.cluster.protocol import (
     ApiError,
     Expired,
@@ -69,6 +68,8 @@ class HttpCluster:
 
         Nothing is sent yet: that the server is there shows with the first request.
         """
+        from serried.cluster.kubeconfig import Kubeconfig  # with a YAML parser, which is not needed in a pod
+
         return await cls.connect(Kubeconfig(path, context), **options)
 
     @classmethod

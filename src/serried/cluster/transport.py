@@ -132,10 +132,10 @@ class Transport:
         """One request, retried as the module says. Raises `Unavailable` when that has led to no answer."""
         what = f"{method} {path}"
         data = b"" if body is None else encode(body, what)
-        if method in ("POST", "PATCH"):
-            query = {**(query or {}), "fieldManager": FIELD_MANAGER}
         if query:
             path = f"{path}?{urlencode(query)}"
+        elif method in ("POST", "PATCH"):
+            path = f"{path}?fieldManager={FIELD_MANAGER}"
         rest = f"Content-Type: {content_type}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data
         doubtful = refreshed = False
         attempt = 0
