@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -38,6 +38,8 @@ from serried.cluster.protocol import Cluster, NotFound
 from serried.control.config import Configuration
 from serried.control.controller import Controller
 from serried.embedded.hollow import HollowNodes
+from serried.jobs import KINDS
+from serried.jobs.kind import JobKind
 from tests.patience import PATIENCE, until
 
 BLOCK, RACK, HOST = "topo.example/block", "topo.example/rack", names.HOSTNAME
@@ -139,9 +141,9 @@ class Arena:
 
     # --- the controller
 
-    async def start(self, config: Configuration | None = None) -> Controller:
+    async def start(self, config: Configuration | None = None, *, kinds: Sequence[JobKind[Any]] = KINDS) -> Controller:
         """Starts a controller and waits until it has read everything."""
-        self.controller = Controller(self.serried, config, clock=lambda: datetime.now(UTC) + self.ahead)
+        self.controller = Controller(self.serried, config, kinds=kinds, clock=lambda: datetime.now(UTC) + self.ahead)
         self._running = asyncio.create_task(self.controller.run())
         ready = asyncio.create_task(self.controller.ready.wait())
         await asyncio.wait({ready, self._running}, return_when=asyncio.FIRST_COMPLETED)

@@ -42,7 +42,7 @@ async def uninstall(arena: Arena, resource: Resource[Any]) -> None:
 
 async def install(arena: Arena, resource: Resource[Any]) -> None:
     if isinstance(arena.cluster, EmbeddedCluster):
-        arena.cluster.add_kind(resource)
+        arena.cluster.add_kind(resource, definition(resource))
         return
     await arena.cluster.create(CUSTOM_RESOURCE_DEFINITIONS, definition(resource))
     await arena.until(lambda: served(arena, resource))

@@ -6,13 +6,12 @@ schema of their definition (`serried.api.crds`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from serried.api.crds import crds
 from serried.api.meta import ObjectMeta
 from serried.api.resources import (
     EVENTS,
@@ -250,10 +249,10 @@ class CustomKind(_LooseKind):
         self.check(new, old, problems)
 
 
-def custom_kinds(resources: tuple[Resource[Any], ...]) -> list[Kind]:
-    """The kinds that have a definition in `serried.api.crds`."""
+def custom_kinds(resources: Iterable[Resource[Any]], definitions: Iterable[Mapping[str, Any]]) -> list[Kind]:
+    """Those of the kinds that a CustomResourceDefinition defines."""
     found: list[Kind] = []
-    for definition in crds():
+    for definition in definitions:
         spec = definition["spec"]
         for resource in resources:
             if (resource.group, resource.plural) == (spec["group"], spec["names"]["plural"]):

@@ -240,9 +240,9 @@ class EmbeddedCluster:
         self._writes.remove_kind(resource)
         self.end_watches()
 
-    def add_kind(self, resource: Resource[Any]) -> None:
-        """Brings back a kind that was removed."""
-        self._writes.add_kind(resource)
+    def add_kind(self, resource: Resource[Any], definition: Mapping[str, Any]) -> None:
+        """Serves a kind from now on, as when its CustomResourceDefinition is installed."""
+        self._writes.add_kind(resource, definition)
 
     def compact(self) -> None:
         """Forgets all changes so far: who has not seen them cannot resume a watch."""

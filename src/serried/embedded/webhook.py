@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from serried.api.resources import Resource
 from serried.jobs import KINDS
+from serried.jobs.kind import JobKind
 
 
-def mutate(resource: Resource[Any], operation: str, obj: dict[str, Any]) -> None:
+def mutate(
+    resource: Resource[Any], operation: str, obj: dict[str, Any], *, kinds: Sequence[JobKind[Any]] = KINDS
+) -> None:
     """What the webhook does to an object at its creation, in place; the pods are Serried's to bind."""
-    kind = next((kind for kind in KINDS if kind.resource is resource), None)
+    kind = next((kind for kind in kinds if kind.resource is resource), None)
     for (*path, last), value in kind.admit(obj, bind=True) if kind is not None and operation == "CREATE" else ():
         holder: Any = obj
         for part in path:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import re
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
+from serried.api.crds import crds
 from serried.api.resources import ALL, JOBS, NAMESPACES, PODS, Resource
 from serried.cluster.protocol import AlreadyExists, Conflict, Forbidden, Invalid, NotFound
 from serried.embedded.deletion import Deletion, timestamp
@@ -61,9 +62,8 @@ class Writes:
         self._now = now
         self._random = random.Random(seed)
         self._mutators = tuple(mutators)
-        kinds = [PodKind(PODS), JobKind(JOBS), *simple_kinds(), *custom_kinds(ALL)]
+        kinds = [PodKind(PODS), JobKind(JOBS), *simple_kinds(), *custom_kinds(ALL, crds())]
         self._kinds = {_identity(kind.resource): kind for kind in kinds}
-        self._removed: dict[tuple[str, str, str], Kind] = {}
 
     def kind(self, resource: Resource[Any]) -> Kind:
         """The rules of a kind. Raises `NotFound` when the server does not have it."""
@@ -76,10 +76,10 @@ class Writes:
         return frozenset(plural for *place, plural in self._kinds if place == [group, version])
 
     def remove_kind(self, resource: Resource[Any]) -> None:
-        self._removed[_identity(resource)] = self._kinds.pop(_identity(resource))
+        del self._kinds[_identity(resource)]
 
-    def add_kind(self, resource: Resource[Any]) -> None:
-        self._kinds[_identity(resource)] = self._removed.pop(_identity(resource))
+    def add_kind(self, resource: Resource[Any], definition: Mapping[str, Any]) -> None:
+        (self._kinds[_identity(resource)],) = custom_kinds((resource,), (definition,))
 
     def find(self, resource: Resource[Any], name: str, namespace: str) -> Stored:
         resource = self.kind(resource).resource
