@@ -73,6 +73,7 @@ class Connection:
         self._over: str | None = None  # why nothing more arrives
         self._waiter: asyncio.Future[None] | None = None
         self._idle = True
+        self._asked = True  # the whole of the last request was sent
         self._head = Head(0, {}, None, False, True)  # of the last response
         self._loop.add_reader(sock.fileno(), self._receive)
 
@@ -123,9 +124,9 @@ class Connection:
 
     async def _send(self, request: bytes, may_send: Callable[[], bool]) -> None:
         rest = memoryview(request)
-        while rest:
+        while rest and not self._arrived:  # a server that has answered already does not want the rest
             if self._over is not None:
-                break
+                raise Lost(self._over) if len(rest) < len(request) else NotSent(self._over)
             try:
                 if not may_send():
                     raise Fenced
@@ -137,9 +138,7 @@ class Connection:
                 self._end(str(error))
             else:
                 rest = rest[sent:]
-        else:
-            return
-        raise Lost(self._over) if len(rest) < len(request) else NotSent(self._over)
+        self._asked = not rest
 
     async def _read_head(self) -> Head:
         data = b""
@@ -177,7 +176,7 @@ class Connection:
         else:
             while data := await self._some(or_end=True):
                 yield data
-        self._idle = head.persistent
+        self._idle = head.persistent and self._asked
         self.idle_since = time.monotonic()
 
     async def _some(self, *, or_end: bool = False) -> bytes:

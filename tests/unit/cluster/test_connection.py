@@ -153,6 +153,24 @@ async def test_a_response_that_is_cut_off_or_none_is_an_error(response: bytes) -
             assert not connection.reusable
 
 
+async def test_a_server_may_answer_before_it_has_read_all() -> None:
+    refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno"
+
+    async def refuse_early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(1000)
+        writer.write(refusal)
+        await writer.drain()
+        await done.wait()
+
+    done = asyncio.Event()
+    async with serving(refuse_early) as endpoint:
+        with closing(await Connection.open(endpoint)) as connection:
+            assert (await connection.ask(bytes(32 << 20), always)).status == 413
+            assert await connection.content() == b"no"
+            assert not connection.reusable
+        done.set()
+
+
 async def test_a_server_that_is_silent_is_given_up() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
