@@ -8,6 +8,7 @@ import pytest
 
 from serried.cluster.protocol import Conflict, Unavailable
 from serried.cluster.work_queue import FAULT_DELAY, FIRST_DELAY, LONGEST_DELAY, WorkQueue, back_off, retry_later
+from tests.patience import patience
 
 BUSY = Unavailable(503, "ServiceUnavailable", "busy")
 
@@ -36,7 +37,7 @@ class Handler:
         return answer
 
     async def until(self, calls: int) -> None:
-        async with asyncio.timeout(30):
+        async with patience():
             while len(self.calls) < calls:
                 await asyncio.sleep(0)
 
@@ -143,7 +144,7 @@ async def test_what_fails_is_tried_again_and_later_each_time() -> None:
     queue = WorkQueue(handle, retry=retry)
     queue.start()
     queue.add("a")
-    async with asyncio.timeout(30):
+    async with patience():
         while len(delays) < 3 or queue._timers or queue._running:
             await asyncio.sleep(0)
     assert delays == [FIRST_DELAY, 2 * FIRST_DELAY, 4 * FIRST_DELAY]
