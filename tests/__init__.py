@@ -1,1 +1,1 @@
-"""Tests: units per room, properties, scenarios on both clusters, API contracts, conformance corpora."""
+"""Tests: units per package, properties, scenarios on both clusters, API contracts, conformance corpora."""

@@ -42,17 +42,17 @@ SIZES = st.sampled_from([1, 2, 3, 4, 6])
 
 @st.composite
 def topology_requests(draw: st.DrawFn) -> PodSetTopologyRequest | None:
-    wish = draw(st.sampled_from(["none", "required", "preferred", "unconstrained", "slices"]))
-    if wish == "none":
+    mode = draw(st.sampled_from(["none", "required", "preferred", "unconstrained", "slices"]))
+    if mode == "none":
         return None
     request = PodSetTopologyRequest()
-    if wish == "required":
+    if mode == "required":
         request.required = draw(LEVELS)
-    elif wish == "preferred":
+    elif mode == "preferred":
         request.preferred = draw(LEVELS)
-    elif wish == "unconstrained":
+    elif mode == "unconstrained":
         request.unconstrained = True
-    if wish == "slices" or draw(st.booleans()):
+    if mode == "slices" or draw(st.booleans()):
         if draw(st.booleans()):
             request.pod_set_slice_required_topology = draw(LEVELS)
             request.pod_set_slice_size = draw(SIZES)

@@ -1,4 +1,4 @@
-"""What is remembered of the room at each row is what reckoning it anew gives, whatever has happened in between."""
+"""The fit cache answers what computing it anew would, whatever has happened in between."""
 
 from __future__ import annotations
 

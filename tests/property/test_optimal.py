@@ -91,9 +91,9 @@ def search_for(case: Case) -> tuple[list[Path], Search]:
     for (above, _), (here, size) in zip(case.layers, case.layers[1:], strict=False):
         inner[above + 1 : here + 1] = [size] * (here - above)
     slice_level, size = case.layers[0] if case.layers else (case.depth - 1, 1)
-    wish = TopologyRequest(case.mode, case.level, size, slice_level, case.layers, tuple(inner))
-    counts = count_up(tree, wish, np.array([case.room[path] for path in paths]), None, None, None)
-    return paths, Search(tree, counts, wish, case.count // size, False, True, np.ones(len(paths), dtype=np.bool_))
+    request = TopologyRequest(case.mode, case.level, size, slice_level, case.layers, tuple(inner))
+    counts = count_up(tree, request, np.array([case.room[path] for path in paths]), None, None, None)
+    return paths, Search(tree, counts, request, case.count // size, False, True, np.ones(len(paths), dtype=np.bool_))
 
 
 def optimal(case: Case, limit: int = 10**8) -> dict[Path, int] | None:

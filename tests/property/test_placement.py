@@ -70,7 +70,7 @@ def test_every_placement_is_sound(world: World, arrivals: list[list[PodSetReques
             continue
         check(world, pod_sets, result)
         assert world.hold(("default", str(number)), result, pod_sets) == []
-        # Domains larger than a host are promised as a whole; in those a node may be reckoned with too much.
+        # Domains larger than a host are promised as a whole; in those the estimate for a node may be too high.
         hosts_only = all(p.levels == (HOSTNAME,) for p in result)
         over = (capacity.free < 0) & (free >= 0)
         if hosts_only:

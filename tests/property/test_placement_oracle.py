@@ -74,15 +74,15 @@ def searched(leaves: list[Leaf], request: Request) -> Result:
     tree = tree_of(leaves)
     mode: Any = request.mode
     layers = ((request.slice_level, request.size),) if request.size > 1 else ()
-    wish = TopologyRequest(_mode(mode), request.level, request.size, request.slice_level, layers, request.inner)
+    parsed = TopologyRequest(_mode(mode), request.level, request.size, request.slice_level, layers, request.inner)
     pods = np.array([leaf.pods for leaf in leaves])
     beside = np.array([leaf.pods_with_leader for leaf in leaves]) if request.leader else None
     hosts = np.array([int(leaf.hosts_leader) for leaf in leaves]) if request.leader else None
     score = np.array([leaf.score for leaf in leaves]) if request.by_score else None
-    counts = count_up(tree, wish, pods, beside, hosts, score)
+    counts = count_up(tree, parsed, pods, beside, hosts, score)
     present = np.ones(len(leaves), dtype=np.bool_)
     need = request.count // request.size
-    search = Search(tree, counts, wish, need, request.leader, not request.least_free, present)
+    search = Search(tree, counts, parsed, need, request.leader, not request.least_free, present)
     answer = place_balanced(search) if request.balanced else None
     if answer is None:
         found = find(search)

@@ -198,10 +198,10 @@ def test_the_answer_and_its_numbers(
     # A group of its own for the first, with the second as its leader.
     workers, leader = replace(asked[0], bound_by_us=False), None
     if with_leader and len(asked) > 1 and workers.count > 1:
-        wish = workers.topology or PodSetTopologyRequest(unconstrained=True)
-        wish = msgspec.structs.replace(wish, pod_set_group_name="g")
-        workers = replace(workers, topology=wish)
-        leader = replace(asked[1], count=1, topology=wish, bound_by_us=False)
+        group_request = workers.topology or PodSetTopologyRequest(unconstrained=True)
+        group_request = msgspec.structs.replace(group_request, pod_set_group_name="g")
+        workers = replace(workers, topology=group_request)
+        leader = replace(asked[1], count=1, topology=group_request, bound_by_us=False)
     elif workers.topology is not None:
         workers = replace(workers, topology=msgspec.structs.replace(workers.topology, pod_set_group_name=None))
     found = place(cluster.world(), "gpu", [workers] if leader is None else [workers, leader], options=chosen)

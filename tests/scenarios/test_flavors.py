@@ -59,15 +59,17 @@ def flavors_of(workload: Workload | None) -> set[str]:
 
 @pytest.mark.parametrize("scheduler", ["serried", "default-scheduler"])
 @pytest.mark.parametrize(
-    "wish", [{}, {names.REQUIRED_TOPOLOGY: RACK}, {names.PREFERRED_TOPOLOGY: BLOCK}], ids=lambda w: "".join(w)[-18:]
+    "topology_request",
+    [{}, {names.REQUIRED_TOPOLOGY: RACK}, {names.PREFERRED_TOPOLOGY: BLOCK}],
+    ids=lambda w: "".join(w)[-18:],
 )
-async def test_a_topology_that_ends_at_the_rack(arena: Arena, scheduler: str, wish: dict[str, str]) -> None:
+async def test_a_topology_that_ends_at_the_rack(arena: Arena, scheduler: str, topology_request: dict[str, str]) -> None:
     """Bound by Serried each rank has a node; left to kube-scheduler each pod is steered to its rack."""
     topology = await make_topology(arena, "racks", BLOCK, RACK)
     await make_flavor(arena, "gpu", {"nodeLabels": {"pool": "gpu"}, "topologyName": topology})
     await make_queue(arena, "q", {"gpu": {GPU: "512"}})
     await arena.start()
-    await arena.submit(job("train", 8, queue="q", topology=wish, scheduler=scheduler))
+    await arena.submit(job("train", 8, queue="q", topology=topology_request, scheduler=scheduler))
     pods = await arena.until_running("train", 8)
     assert len({p.spec.node_name for p in pods}) == 8
     levels, domains = assigned(await arena.workload("train"))
@@ -77,7 +79,7 @@ async def test_a_topology_that_ends_at_the_rack(arena: Arena, scheduler: str, wi
     else:
         assert levels == [BLOCK, RACK]
         assert racks_of(pods) == Counter(dict(domains))
-    if names.REQUIRED_TOPOLOGY in wish:
+    if names.REQUIRED_TOPOLOGY in topology_request:
         assert len(racks_of(pods)) == 1
     # The nodes are really taken: what is left in these racks is known.
     await arena.submit(job("second", 56, queue="q", scheduler=scheduler))
@@ -93,8 +95,8 @@ async def test_a_flavor_without_topology(arena: Arena, scheduler: str) -> None:
     await arena.start()
     await arena.submit(job("train", 8, queue="q", scheduler=scheduler, seconds=0.3))
     await arena.until_condition("train", FINISHED)
-    await arena.submit(job("wish", 2, queue="q", scheduler=scheduler, topology={names.REQUIRED_TOPOLOGY: RACK}))
-    waits = await arena.until_condition("wish", QUOTA_RESERVED, "False")
+    await arena.submit(job("required", 2, queue="q", scheduler=scheduler, topology={names.REQUIRED_TOPOLOGY: RACK}))
+    waits = await arena.until_condition("required", QUOTA_RESERVED, "False")
     assert waits.reason in ("NoMatchingFlavor", "Misconfigured", "TopologyPlacementFailed")
 
 

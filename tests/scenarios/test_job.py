@@ -117,7 +117,7 @@ async def test_a_job_that_waits_for_quota_starts_when_it_returns(arena: Arena) -
     await arena.until_free()
 
 
-async def test_a_job_without_a_wish_is_bound_all_the_same(arena: Arena) -> None:
+async def test_a_job_without_a_topology_request_is_bound_all_the_same(arena: Arena) -> None:
     """No topology annotation, two pods to a node: bound by Serried, in rank order, on the nodes that its plan names."""
     await arena.set_up_queue()
     await arena.start()

@@ -19,8 +19,8 @@ def group() -> dict[str, Any]:
     for name, count in NODES.items():
         containers = [{"name": "c", "image": "train", "resources": {"requests": {GPU: "8"}}}]
         template = {"spec": {"schedulerName": SCHEDULER_NAME, "containers": containers}}
-        wish = {"required": RACK, "podSetGroupName": "together"}
-        pod_sets.append({"name": name, "count": count, "template": template, "topologyRequest": wish})
+        request = {"required": RACK, "podSetGroupName": "together"}
+        pod_sets.append({"name": name, "count": count, "template": template, "topologyRequest": request})
     return {
         "apiVersion": WORKLOADS.api_version,
         "kind": "Workload",

@@ -27,8 +27,8 @@ async def test_slices_within_slices(arena: Arena, scheduler: str | None) -> None
     await arena.run_stranger("half", "node-06", gpus=2)
     await arena.start()
     layers = [{"topology": RACK, "size": 8}, {"topology": HOST, "size": 4}]
-    wish = {names.REQUIRED_TOPOLOGY: BLOCK, names.SLICE_CONSTRAINTS: json.dumps(layers)}
-    await arena.submit(job("sliced", 24, gpus=2, topology=wish, scheduler=scheduler))
+    request = {names.REQUIRED_TOPOLOGY: BLOCK, names.SLICE_CONSTRAINTS: json.dumps(layers)}
+    await arena.submit(job("sliced", 24, gpus=2, topology=request, scheduler=scheduler))
     pods = await arena.until_running("sliced", 24)
     hosts = [p.spec.node_name for p in pods]
     assert all(count % 4 == 0 for count in Counter(hosts).values())
@@ -47,8 +47,8 @@ async def test_as_many_slices_as_fit_may_do(arena: Arena) -> None:
     for rack in range(4):
         await arena.run_stranger(f"stranger-{rack}", f"node-{8 * rack:02d}", gpus=8)
     await arena.start()
-    wish = {names.SLICE_REQUIRED_TOPOLOGY: RACK, names.SLICE_SIZE: "8"}
-    body = job("partly", 40, topology=wish)
+    request = {names.SLICE_REQUIRED_TOPOLOGY: RACK, names.SLICE_SIZE: "8"}
+    body = job("partly", 40, topology=request)
     body["metadata"]["annotations"] = {names.MIN_PARALLELISM: "1"}
     await arena.submit(body)
     pods = await arena.until_running("partly", 32)

@@ -33,8 +33,8 @@ async def test_four_slices_of_two_racks_each(arena: Arena, scheduler: str | None
     """64 pods in slices of 16 nodes, each within a block: two slices in either, of consecutive ranks."""
     await arena.set_up_queue()
     await arena.start()
-    wish = {names.PREFERRED_TOPOLOGY: BLOCK, names.SLICE_REQUIRED_TOPOLOGY: BLOCK, names.SLICE_SIZE: "16"}
-    await arena.submit(job("slices", 64, topology=wish, scheduler=scheduler))
+    request = {names.PREFERRED_TOPOLOGY: BLOCK, names.SLICE_REQUIRED_TOPOLOGY: BLOCK, names.SLICE_SIZE: "16"}
+    await arena.submit(job("slices", 64, topology=request, scheduler=scheduler))
     pods = await arena.until_running("slices", 64)
     assert await as_planned(arena, "slices", pods)
     assert [index(p)[0] for p in pods] == list(range(64))

@@ -237,7 +237,7 @@ async def test_an_eviction_that_somebody_else_wrote_is_carried_out(arena: Arena)
 
 
 async def test_owned_by_another_kind_deleted_and_made_again(arena: Arena) -> None:
-    """The pods of its first life stay where they are, and those of the second take none of their room."""
+    """The pods of its first life stay where they are, and those of the second are placed elsewhere."""
     await arena.set_up_queue()
     await arena.start()
     maker = await arena.cluster.create(PODS, {"metadata": {"name": "maker"}, "spec": MAKER}, arena.namespace)

@@ -41,7 +41,7 @@ class Team:
 
 TEAMS: Final = (Team("language", 256), Team("vision", 160), Team("research", 96, "StrictFIFO"))
 
-Wish = Literal["", "preferred rack", "required rack", "required block"]
+Topology = Literal["", "preferred rack", "required rack", "required block"]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Training:
     #: of each pod
     gpus: int
     minutes: float
-    wish: Wish = ""
+    topology: Topology = ""
     priority: str = "exploratory"
     fails: bool = False
 
@@ -64,8 +64,8 @@ class Training:
         annotations = {names.RUN_SECONDS: f"{self.minutes * 60:g}"}
         if self.fails:
             annotations[names.RUN_RESULT] = "fail"
-        if self.wish:
-            kind, level = self.wish.split()
+        if self.topology:
+            kind, level = self.topology.split()
             annotation = names.REQUIRED_TOPOLOGY if kind == "required" else names.PREFERRED_TOPOLOGY
             annotations[annotation] = RACK if level == "rack" else BLOCK
         gpus = {GPU: str(self.gpus)}

@@ -133,7 +133,7 @@ def _job(record: Record, why: Wait | None) -> JobSummary:
         team=training.team,
         pods=training.pods,
         gpus_per_pod=training.gpus,
-        topology=training.wish,
+        topology=training.topology,
         priority=training.priority,
         state=record.phase,
         submitted=round(record.submitted, 3),

@@ -1,7 +1,7 @@
 """What Serried needs of a Kubernetes API server, as one small protocol with two implementations.
 
 `serried.cluster.http.HttpCluster` talks to a real API server, `serried.embedded.server.EmbeddedCluster`
-is one in process. Everything above this room is written against `Cluster` alone.
+is one in process. Every package above is written against `Cluster` alone.
 """
 
 from __future__ import annotations

@@ -252,7 +252,7 @@ def test_warnings_wait_until_the_picture_is_gone(capfd: pytest.CaptureFixture[st
 
 def _at_once(day: Sequence[story.Training]) -> list[story.Training]:
     """These jobs, all submitted when the day begins."""
-    return [story.Training(0, t.name, t.team, t.pods, t.gpus, t.minutes, t.wish, t.priority, t.fails) for t in day]
+    return [story.Training(0, t.name, t.team, t.pods, t.gpus, t.minutes, t.topology, t.priority, t.fails) for t in day]
 
 
 def _read(terminal: int) -> bytes:

@@ -30,12 +30,12 @@ def test_jobs_come_in_order_each_with_a_name_and_a_letter_of_its_own() -> None:
 
 
 def test_the_day_has_every_kind_of_job() -> None:
-    shapes = {(t.pods, t.wish) for t in story.DAY}
+    shapes = {(t.pods, t.topology) for t in story.DAY}
     assert (1, "") in shapes  # notebooks
     assert (4, "preferred rack") in shapes  # fine-tunes
     assert (8, "required rack") in shapes  # pre-training in one rack
-    assert any(pods >= 16 and wish == "required block" for pods, wish in shapes)
-    too_wide = [t for t in story.DAY if t.wish == "required rack" and t.pods * t.gpus > story.NODES * story.GPUS]
+    assert any(pods >= 16 and topology == "required block" for pods, topology in shapes)
+    too_wide = [t for t in story.DAY if t.topology == "required rack" and t.pods * t.gpus > story.NODES * story.GPUS]
     quota = {team.name: team.nominal_gpus for team in story.TEAMS}
     too_many = [t for t in story.DAY if t.pods * t.gpus > quota[t.team]]
     assert [t.name for t in too_wide] == ["ring-attention"]
