@@ -1,4 +1,4 @@
-"""How many pods of a kind there is room for at each row, reckoned anew only where something has changed since."""
+"""How many pods of a kind there is room for at each row, worked out anew only where something has changed since."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, fits, fits
 #: Kinds of pods that are remembered, at most, and so many bytes of them (8 for each row, 24 beside another pod).
 _KINDS: Final = 1024
 _BYTES: Final = 2**25
-#: Changes that are remembered. Whoever has not been asked for since is reckoned anew everywhere.
+#: Changes that are remembered. Whoever has not been asked for since is worked out anew everywhere.
 _CHANGES: Final = 4096
 
-#: Amounts that are reckoned all at once; of more, one resource after the other, to need less memory.
+#: Amounts that are worked out all at once; of more, one resource after the other, to need less memory.
 _FEW: Final = 16_384
 
 _Key = tuple[bool, bytes, bytes, bytes, bytes]
@@ -69,14 +69,14 @@ class FitCache:
         entry = self._entries.get(key)
         now = self._forgotten + len(self._changes)
         if entry is None or len(entry.pods) != rows or entry.seen < self._forgotten:
-            entry = self._entries[key] = _Entry(*_reckon(array, vector, other, np.arange(rows)), now)
+            entry = self._entries[key] = _Entry(*_work_out(array, vector, other, np.arange(rows)), now)
             if len(self._entries) > min(_KINDS, max(4, _BYTES // (8 * rows))):
                 self._entries.popitem(last=False)
         elif entry.seen < now:
             changed = np.zeros(rows, dtype=np.bool_)
             changed[np.concatenate(self._changes[entry.seen - self._forgotten :])] = True
             some = np.flatnonzero(changed)
-            pods, beside, welcome = _reckon(array, vector, other, some)
+            pods, beside, welcome = _work_out(array, vector, other, some)
             entry.pods[some] = pods
             if other is not None:
                 entry.beside[some], entry.welcome[some] = beside, welcome
@@ -92,7 +92,7 @@ def _bytes(vector: Vector | None) -> tuple[bytes, bytes]:
     return vector.index.tobytes() + b"?" * bool(vector.missing), vector.value.tobytes()
 
 
-def _reckon(array: Ints, vector: Vector, other: Vector | None, rows: Ints) -> tuple[Ints, Ints, Ints]:
+def _work_out(array: Ints, vector: Vector, other: Vector | None, rows: Ints) -> tuple[Ints, Ints, Ints]:
     def free(line: int) -> Ints:
         found: Ints = array[line].take(rows)
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,12 +19,15 @@ class PodSetHold:
     """What the pods of one pod set hold, domain by domain.
 
     Everything is charged to rows (nodes). In a domain that is one host, that is clear. In a larger one kube-scheduler
-    chooses the nodes: until a pod is seen on one, it is reckoned where it would fit, and when it lands somewhere else
+    chooses the nodes: until a pod is seen on one, it is estimated where it would fit, and when it lands somewhere else
     in its domain, its charge moves there. So the domain's total is right at any time, and no node is promised twice.
     """
 
+    workload: Key
     pod_set: str
     vector: Vector
+    #: others must leave first: until they have, what is theirs is there beside it
+    promised: bool = False
     #: labels that name a domain: kubernetes.io/hostname, or those of the topology's levels
     levels: tuple[str, ...] = ()
     #: labels that all nodes of these domains have: those of the flavor
@@ -34,7 +37,7 @@ class PodSetHold:
     #: per domain: row → pods charged there that have not been seen
     expected: list[dict[int, int]] = field(default_factory=list)
     #: pod → (its domain, its row)
-    landed: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    bound: dict[Key, tuple[int, int]] = field(default_factory=dict)
     #: row → pods charged there, seen or not
     charged: dict[int, int] = field(default_factory=dict)
 
@@ -60,6 +63,17 @@ class PodSetHold:
         """Whether its domains are larger than a host."""
         return bool(self.levels) and self.levels != (HOSTNAME,)
 
+    @property
+    def indexed(self) -> bool:
+        """Whether it holds something on nodes that no pod of it is sure to take; see `HoldIndex`."""
+        return self.promised or self.wide
+
+    def estimated_on(self, row: int) -> int:
+        """How many pods were promised on a row, or are only estimated there, somewhere in a larger domain."""
+        if self.promised:
+            return self.charged.get(row, 0)
+        return sum(expected.get(row, 0) for expected in self.expected) if self.wide else 0
+
     def bind_seen(self, pod: Key, domain: int, row: int) -> int:
         """A pod was seen on a node of a domain in which pods are expected. Returns the row where it was charged."""
         expected = self.expected[domain]
@@ -67,12 +81,12 @@ class PodSetHold:
         expected[source] -= 1
         if not expected[source]:
             del expected[source]
-        self.landed[pod] = (domain, row)
+        self.bound[pod] = (domain, row)
         return source
 
     def leave(self, pod: Key) -> int:
-        """A pod that had landed is gone: its place is expected to be filled again. Returns its domain."""
-        domain, row = self.landed.pop(pod)
+        """A pod that was seen is gone: its place is expected to be filled again. Returns its domain."""
+        domain, row = self.bound.pop(pod)
         self.expected[domain][row] = self.expected[domain].get(row, 0) + 1
         return domain
 
@@ -83,30 +97,15 @@ class Hold:
 
     placements: tuple[Placement, ...]
     pod_sets: tuple[PodSetRequest, ...]
-    shares: tuple[PodSetHold, ...]
-    #: it is for a workload that waits until others have left: what is theirs is still there beside it
-    promised: bool = False
-    #: some of its domains are larger than a host
-    wide: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.wide = any(share.wide for share in self.shares)
-
-    def not_yet(self) -> Iterator[tuple[Vector, int, int]]:
-        """What no pod of this workload is sure to take on a node: (pod, row, how many) that it was promised there, or
-        that are only reckoned there, somewhere in a larger domain."""
-        for share in self.shares:
-            for charged in [share.charged] if self.promised else share.expected if share.wide else []:
-                for row, count in charged.items():
-                    yield share.vector, row, count
+    parts: tuple[PodSetHold, ...]
 
 
-def short_rows(shares: Iterable[PodSetHold], free: Ints) -> set[int]:
-    """The rows on which there is less than nothing of what shares take there."""
+def short_rows(parts: Iterable[PodSetHold], free: Ints) -> set[int]:
+    """The rows on which there is less than nothing of what parts take there."""
     found: set[int] = set()
-    for share in shares:
-        rows, _ = share.rows_and_counts()
-        found.update(rows[(free[share.vector.index[:, None], rows[None, :]] < 0).any(axis=0)].tolist())
+    for part in parts:
+        rows, _ = part.rows_and_counts()
+        found.update(rows[(free[part.vector.index[:, None], rows[None, :]] < 0).any(axis=0)].tolist())
     return found
 
 

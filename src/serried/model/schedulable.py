@@ -37,20 +37,20 @@ def is_schedulable(
 def overbooked(world: World, key: Key) -> set[str]:
     """The hosts on which a workload holds more than there is: others have come in between, or the node has less."""
     hold = world.holds.get(key)
-    shares = [s for s in hold.shares if s.levels == (names.HOSTNAME,)] if hold is not None else []
-    short = short_rows(shares, world.capacity.free)
+    parts = [s for s in hold.parts if s.levels == (names.HOSTNAME,)] if hold is not None else []
+    short = short_rows(parts, world.capacity.free)
     if not short:
         return set()
     free = world.capacity.free
     at = {row: i for i, row in enumerate(sorted(short))}
     spare = np.zeros((len(free), len(at)), dtype=np.int64)
-    for other in world.holds.values():
-        for vector, row, count in other.not_yet() if other is not hold else ():
-            if row in at:
-                add(spare, vector, np.array([at[row]]), amounts(vector, np.array([count])), 1)
+    for row, i in at.items():
+        for part in world.estimated_on(row):
+            if part.workload != key:
+                add(spare, part.vector, np.array([i]), amounts(part.vector, np.array([part.estimated_on(row)])), 1)
     return {
         world.nodes.last_labels(row).get(names.HOSTNAME, "")
-        for share in shares
-        for row in at.keys() & share.charged.keys()
-        if (free[share.vector.index, row] + spare[share.vector.index, at[row]] < 0).any()
+        for part in parts
+        for row in at.keys() & part.charged.keys()
+        if (free[part.vector.index, row] + spare[part.vector.index, at[row]] < 0).any()
     }

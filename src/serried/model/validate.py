@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 
 from serried.model.capacity import add, amounts
+from serried.model.holds import PodSetHold
 from serried.model.world import World
 
 
@@ -16,20 +17,26 @@ def validate(world: World) -> None:
     capacity = world.capacity
     free, unheld = capacity.allocatable.copy(), capacity.allocatable.copy()
     references: Counter[int] = Counter()
-    landed = {}
+    indexed: dict[int, set[PodSetHold]] = {}
+    bound = {}
     for key, hold in world.holds.items():
-        for share in hold.shares:
-            rows, counts = share.rows_and_counts()
-            add(free, share.vector, rows, amounts(share.vector, counts), -1)
+        for part in hold.parts:
+            rows, counts = part.rows_and_counts()
+            add(free, part.vector, rows, amounts(part.vector, counts), -1)
             references.update(rows.tolist())
-            charged = Counter(row for _, row in share.landed.values())
-            for expected in share.expected:
+            charged = Counter(row for _, row in part.bound.values())
+            for expected in part.expected:
                 charged.update(expected)
-            assert charged == share.charged, f"{key} has charged {share.charged}, but should have {charged}"
-            landed.update(dict.fromkeys(share.landed, key))
+            assert charged == part.charged, f"{key} has charged {part.charged}, but should have {charged}"
+            bound.update(dict.fromkeys(part.bound, key))
+            for row in part.charged if part.indexed else ():
+                indexed.setdefault(row, set()).add(part)
+    for row in range(len(world.nodes.names)):
+        found = world.estimated_on(row)
+        assert set(found) == indexed.get(row, set()), f"row {row} is said to have {found}"
     for key, pod in world.pods.items():
         references[pod.row] += 1
-        owner = landed.pop(key, None)
+        owner = bound.pop(key, None)
         assert owner is None or owner == pod.workload, f"pod {key} of {pod.workload} is covered by {owner}"
         assert pod.counted == (owner is None), f"pod {key} is counted: {pod.counted}, and covered by {owner}"
         rows, amount = np.array([pod.row]), amounts(pod.vector, np.ones(1, dtype=np.int64))
@@ -40,7 +47,7 @@ def validate(world: World) -> None:
     uncovered = {pod: key for key, pods in world.uncovered.items() for pod in pods}
     counted = {pod: pod.workload for pod in world.pods.values() if pod.counted and pod.workload is not None}
     assert uncovered == counted, f"pods that no hold covers are {counted}, but {uncovered} are remembered"
-    assert not landed, f"holds cover pods that are gone: {landed}"
+    assert not bound, f"holds cover pods that are gone: {bound}"
     for name, should, array in (("free", free, capacity.free), ("unheld", unheld, capacity.unheld)):
         wrong = np.argwhere(should != array).tolist()
         assert not wrong, f"{name} is not what nodes have less what is used at (line, row) {wrong}"

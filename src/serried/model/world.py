@@ -15,6 +15,7 @@ from serried.api.meta import Key
 from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
 from serried.model.departures import Departures, Leaving, Takes
 from serried.model.fit_cache import FitCache
+from serried.model.hold_index import HoldIndex
 from serried.model.holds import Hold, PodSetHold, by_name, estimate, short_rows
 from serried.model.journal import Journal
 from serried.model.nodes import NAME_FIELD, Nodes, allocatable, same_for_placement
@@ -48,7 +49,10 @@ class World:
         #: workload → its bound pods; and those of them that no hold covers
         self._pods_of: dict[Key, dict[Key, BoundPod]] = {}
         self._uncovered: dict[Key, dict[BoundPod, None]] = {}
+        #: row → the pods bound there
+        self._pods_on: dict[int, dict[Key, BoundPod]] = {}
         self._holds: dict[Key, Hold] = {}
+        self._hold_index = HoldIndex()
         self._vectors: dict[tuple[tuple[str, int], ...], Vector] = {}
         self.holds: Mapping[Key, Hold] = MappingProxyType(self._holds)
         self.pods: Mapping[Key, BoundPod] = MappingProxyType(self._pods)
@@ -74,12 +78,11 @@ class World:
         self.capacity.set_allocatable(row, allocatable(node))
         self.fit_cache.touch(np.array([row]))
         if changed or usable != self.nodes.usable[row]:
-            self._resettle(row)
-        if changed and self.nodes.references[row]:
+            self._recompute_around(row)
+        if changed:
             # It may belong to a domain now in which pods that it has already are expected.
-            for key, hold in self._holds.items():
-                if any(not changed.isdisjoint(share.levels) for share in hold.shares):
-                    self._cover_more(key)
+            for workload in sorted({p.workload for p in self._pods_on.get(row, {}).values() if p.workload is not None}):
+                self._account_for_pods(workload)
         return True
 
     def delete_node(self, name: str) -> bool:
@@ -94,7 +97,7 @@ class World:
             self._trees.clear()
         self.capacity.set_allocatable(row, {})
         self.fit_cache.touch(np.array([row]))
-        self._resettle(row)
+        self._recompute_around(row)
         return True
 
     def _claim(self, name: str) -> int:
@@ -195,12 +198,13 @@ class World:
             return False
         changed = self.delete_pod(pod.key)
         self._pods[pod.key] = bound
+        self._pods_on.setdefault(row, {})[pod.key] = bound
         self.nodes.references[row] += 1
         if workload is not None:
             self._pods_of.setdefault(workload, {})[pod.key] = bound
             hold = self._holds.get(workload)
             if hold is not None:
-                covered = self._cover(hold, pod.key, bound)
+                covered = self._account_for(hold, pod.key, bound)
                 if covered:
                     return changed or covered == "moved"
         self._count(bound, 1)
@@ -212,6 +216,9 @@ class World:
         if bound is None:
             return False
         self.nodes.references[bound.row] -= 1
+        del self._pods_on[bound.row][key]
+        if not self._pods_on[bound.row]:
+            del self._pods_on[bound.row]
         if bound.workload is not None:
             siblings = self._pods_of[bound.workload]
             del siblings[key]
@@ -221,20 +228,20 @@ class World:
             self._count(bound, -1)
             return True
         hold, moved = self._holds.get(bound.workload) if bound.workload is not None else None, False
-        for share in hold.shares if hold is not None else ():
-            if key in share.landed:
-                domain = share.leave(key)
-                moved = share.wide and self._settle(share, domain)
-        return bound.workload is not None and (self._cover_more(bound.workload) or moved)
+        for part in hold.parts if hold is not None else ():
+            if key in part.bound:
+                domain = part.leave(key)
+                moved = part.wide and self._recompute(part, domain)
+        return bound.workload is not None and (self._account_for_pods(bound.workload) or moved)
 
-    def _cover_more(self, workload: Key) -> bool:
+    def _account_for_pods(self, workload: Key) -> bool:
         """Lets a hold cover those of its workload's pods that it can. Returns whether that were any."""
         hold = self._holds.get(workload)
         if hold is None:
             return False
         changed = False
         for key, pod in self._pods_of.get(workload, {}).items():
-            if pod.counted and self._cover(hold, key, pod):
+            if pod.counted and self._account_for(hold, key, pod):
                 self._count(pod, -1)
                 changed = True
         return changed
@@ -256,55 +263,56 @@ class World:
         if pod.workload is None:
             self._add(self.capacity.unheld, pod.vector, rows, amount, -sign)
 
-    def _cover(self, hold: Hold, key: Key, pod: BoundPod) -> Literal["", "as is", "moved"]:
+    def _account_for(self, hold: Hold, key: Key, pod: BoundPod) -> Literal["", "as is", "moved"]:
         """Whether a hold covers this pod ("": it does not), and if a charge has moved to the pod's node for it.
 
         In a domain larger than a host, the pod takes up one of the places that are expected to be filled.
         """
         labels = self.nodes.last_labels(pod.row)
-        for share in hold.shares:
-            if pod.pod_set and share.pod_set != pod.pod_set:
+        for part in hold.parts:
+            if pod.pod_set and part.pod_set != pod.pod_set:
                 continue
-            domain = share.domains.get(tuple(labels.get(level, "") for level in share.levels))
-            if domain is None or not share.expected[domain]:
+            domain = part.domains.get(tuple(labels.get(level, "") for level in part.levels))
+            if domain is None or not part.expected[domain]:
                 continue
-            source = share.bind_seen(key, domain, pod.row)
+            source = part.bind_seen(key, domain, pod.row)
             if source == pod.row:
                 return "as is"
-            self._shift(share, source, -1)
-            self._shift(share, pod.row, 1)
+            self._shift(part, source, -1)
+            self._shift(part, pod.row, 1)
             return "moved"
         return ""
 
-    def _shift(self, share: PodSetHold, row: int, pods: int) -> None:
-        """Charges so many pods of a share more (or fewer) to a row."""
-        before = share.charged.get(row, 0)
-        share.charged[row] = now = before + pods
+    def _shift(self, part: PodSetHold, row: int, pods: int) -> None:
+        """Charges so many pods of a part more (or fewer) to a row."""
+        before = part.charged.get(row, 0)
+        part.charged[row] = now = before + pods
         if not now:
-            del share.charged[row]
+            del part.charged[row]
         rows = np.array([row])
-        change = amounts(share.vector, np.array([now])) - amounts(share.vector, np.array([before]))
-        self._add(self.capacity.free, share.vector, rows, change, -1)
+        change = amounts(part.vector, np.array([now])) - amounts(part.vector, np.array([before]))
+        self._add(self.capacity.free, part.vector, rows, change, -1)
         self.nodes.references[row] += (now > 0) - (before > 0)
+        self._hold_index.moved(part, row)
 
-    def _resettle(self, row: int) -> None:
+    def _recompute_around(self, row: int) -> None:
         """A node has opened, closed, or gone to another domain: pods expected in domains of its old and new labels are
-        reckoned on nodes where they can still go."""
+        estimated on nodes where they can still go."""
         labels = self.nodes.last_labels(row)
-        for share in (share for hold in self._holds.values() if hold.wide for share in hold.shares if share.wide):
-            here = share.domains.get(tuple(labels.get(level, "") for level in share.levels))
-            for domain, expected in enumerate(share.expected):
-                if domain == here or row in expected:
-                    self._settle(share, domain)
+        for part in self._hold_index.around(row, labels):
+            here = part.domains.get(tuple(labels.get(level, "") for level in part.levels))
+            for domain, expected in enumerate(part.expected):
+                if part.wide and (domain == here or row in expected):
+                    self._recompute(part, domain)
 
-    def _settle(self, share: PodSetHold, domain: int) -> bool:
+    def _recompute(self, part: PodSetHold, domain: int) -> bool:
         """Moves what is charged for expected pods of a domain from nodes that are closed, or not in it any more, to
         others in it, if there are any. Returns whether anything was moved."""
-        expected = share.expected[domain]
+        expected = part.expected[domain]
         if not expected:
             return False
-        tree = self._tree(share.levels, share.node_labels)
-        leaf = tree.leaf(list(share.domains)[domain])
+        tree = self._tree(part.levels, part.node_labels)
+        leaf = tree.leaf(list(part.domains)[domain])
         rows = tree.leaf_rows(leaf) if leaf is not None else np.zeros(0, dtype=np.int64)
         rows = rows[self.nodes.usable[rows]]
         strays = expected.keys() - set(rows.tolist())
@@ -313,11 +321,15 @@ class World:
         pods = 0
         for row in strays:
             pods += expected[row]
-            self._shift(share, row, -expected.pop(row))
-        for row, count in self._reckoned(share.vector, rows, pods).items():
+            self._shift(part, row, -expected.pop(row))
+        for row, count in self._estimated(part.vector, rows, pods).items():
             expected[row] = expected.get(row, 0) + count
-            self._shift(share, row, count)
+            self._shift(part, row, count)
         return True
+
+    def estimated_on(self, row: int) -> list[PodSetHold]:
+        """The parts of holds of which pods are promised on a row, or only estimated there."""
+        return self._hold_index.on(row)
 
     def has_pods(self, workload: Key) -> bool:
         """Whether any pod of a workload is still on a node."""
@@ -327,7 +339,7 @@ class World:
 
     def overdrawn(self, key: Key) -> bool:
         """Whether something that a workload's hold takes is less than nothing on some node where it takes it."""
-        return bool(short_rows(self._holds[key].shares, self.capacity.free))
+        return bool(short_rows(self._holds[key].parts, self.capacity.free))
 
     def hold(
         self,
@@ -348,20 +360,22 @@ class World:
         self._count_all_but(key, frozenset())
         problems: list[str] = []
         requests = by_name(pod_sets)
-        shares = []
+        parts = []
         for placement in placements:
             request = requests.get(placement.pod_set)
             if request is None:
                 problems.append(f'placement of pod set "{placement.pod_set}": the workload has no such pod set')
                 continue
             vector = self._vector(request.requests)
-            shares.append(self._share(placement, vector, problems))
-        hold = Hold(tuple(placements), tuple(pod_sets), tuple(shares), promised)
+            part = PodSetHold(key, placement.pod_set, vector, promised)
+            self._expect(part, placement, problems)
+            parts.append(part)
+        hold = Hold(tuple(placements), tuple(pod_sets), tuple(parts))
         self.journal.record(lambda: self._lift(key))
         self._holds[key] = hold
-        for share in shares:
-            self._charge_share(share, 1)
-        self._cover_more(key)
+        for part in parts:
+            self._charge_part(part, 1)
+        self._account_for_pods(key)
         return problems
 
     def release(self, key: Key, *, with_pods: bool = False) -> None:
@@ -377,8 +391,8 @@ class World:
         def undo() -> None:
             self._count_all_but(key, uncounted)
             if hold is not None:
-                for share in hold.shares:
-                    self._charge_share(share, 1)
+                for part in hold.parts:
+                    self._charge_part(part, 1)
                 self._holds[key] = hold
 
         self.journal.record(undo)
@@ -399,7 +413,7 @@ class World:
     def _takes(self, key: Key) -> list[Takes]:
         """What a workload's hold and its uncovered pods take."""
         hold = self._holds.get(key)
-        found: list[Takes] = [] if hold is None else [(share.vector, share.charged) for share in hold.shares]
+        found: list[Takes] = [] if hold is None else [(part.vector, part.charged) for part in hold.parts]
         if key in self._uncovered:
             found += [(pod.vector, {pod.row: 1}) for pod in self._uncovered[key]]
         return found
@@ -419,8 +433,8 @@ class World:
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
     def _lift(self, key: Key) -> None:
-        for share in self._holds.pop(key).shares:
-            self._charge_share(share, -1)
+        for part in self._holds.pop(key).parts:
+            self._charge_part(part, -1)
 
     def _uncounted(self, key: Key) -> frozenset[Key]:
         """Those pods of a workload that do not count by themselves."""
@@ -432,16 +446,16 @@ class World:
             if pod.counted == (pod_key in uncounted):
                 self._count(pod, -1 if pod.counted else 1)
 
-    def _share(self, placement: Placement, vector: Vector, problems: list[str]) -> PodSetHold:
-        share = PodSetHold(placement.pod_set, vector)
+    def _expect(self, part: PodSetHold, placement: Placement, problems: list[str]) -> None:
+        """Estimates on which rows the pods of a placement will be."""
         if not placement.levels:
-            return share
+            return
         hosts = placement.levels[-1] == names.HOSTNAME
         # However it was written, a host is known by its hostname alone.
-        share.levels = (names.HOSTNAME,) if hosts else placement.levels
+        part.levels = (names.HOSTNAME,) if hosts else placement.levels
         flavor = self.flavors.get(placement.flavor)
-        share.node_labels = {} if flavor is None else flavor.spec.node_labels
-        tree = None if hosts else self._tree(placement.levels, share.node_labels)
+        part.node_labels = {} if flavor is None else flavor.spec.node_labels
+        tree = None if hosts else self._tree(placement.levels, part.node_labels)
         for values, count in placement.domains:
             count = min(max(count, 0), UNLIMITED)
             if tree is None:
@@ -450,25 +464,28 @@ class World:
             else:
                 domain = tree.leaf(values)
                 rows = [] if domain is None else [r for r in tree.leaf_rows(domain).tolist() if self.nodes.seen[r]]
-                expected = self._reckoned(vector, np.array(rows, dtype=np.int64), count) if rows else {}
+                expected = self._estimated(part.vector, np.array(rows, dtype=np.int64), count) if rows else {}
             if not rows:
                 problems.append(
                     f'pod set "{placement.pod_set}": there is no node in {"/".join(values)} '
                     f"({', '.join(placement.levels)})"
                 )
                 continue
-            share.expect(values[-len(share.levels) :], expected)
-        return share
+            part.expect(values[-len(part.levels) :], expected)
 
-    def _reckoned(self, vector: Vector, rows: Ints, count: int) -> dict[int, int]:
+    def _estimated(self, vector: Vector, rows: Ints, count: int) -> dict[int, int]:
         taken = estimate(self.capacity.free, self.nodes.usable, vector, rows, count)
         at = np.flatnonzero(taken)
         return dict(zip(rows[at].tolist(), taken[at].tolist(), strict=True))
 
-    def _charge_share(self, share: PodSetHold, sign: int) -> None:
-        rows, counts = share.rows_and_counts()
-        self._add(self.capacity.free, share.vector, rows, amounts(share.vector, counts), -sign)
+    def _charge_part(self, part: PodSetHold, sign: int) -> None:
+        rows, counts = part.rows_and_counts()
+        self._add(self.capacity.free, part.vector, rows, amounts(part.vector, counts), -sign)
         self.nodes.references[rows] += sign
+        if sign > 0:
+            self._hold_index.add(part)
+        else:
+            self._hold_index.remove(part)
 
     def charge(self, array: Ints, tree: Tree, leaves: Ints, counts: Ints, requests: Mapping[str, int]) -> None:
         """Charges pods to leaves of a tree in one of the capacity arrays, for a trial: goes through the journal."""
