@@ -19,7 +19,7 @@ from serried.api.batch import Job
 from serried.api.core import Pod
 from serried.api.coscheduling import CoschedulingPodGroup
 from serried.api.kueue import Workload
-from serried.api.meta import Condition, Key, find_condition
+from serried.api.meta import Condition, Key, condition_is, find_condition
 from serried.api.resources import (
     CLUSTER_QUEUES,
     COSCHEDULING_POD_GROUPS,
@@ -238,6 +238,12 @@ class Arena:
         owned = [w for w in listing.items if any(o.name == job for o in w.metadata.owner_references)]
         assert len(owned) <= 1, f"{len(owned)} Workloads of Job {job}"
         return owned[0] if owned else None
+
+    async def finished(self) -> set[str]:
+        """The Jobs whose Workloads are finished."""
+        workloads = (await self.cluster.list(WORKLOADS, self.namespace)).items
+        over = [w for w in workloads if condition_is(w.status.conditions, "Finished")]
+        return {owner.name for w in over if (owner := w.metadata.controller) is not None}
 
     async def workload_name(self, job: str) -> str:
         workload = await self.workload(job)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,11 @@ async def test_what_was_used_is_not_forgotten_when_the_controller_starts_anew(ar
     await set_up(arena)
     await arena.start(SHARING)
     await arena.submit(job("first", 8, queue="busy"))
+    await arena.until_running("first", 8)
+    arena.ahead += timedelta(minutes=30)
 
     async def written() -> bool:
-        return await gpus_used(arena, "busy") > 0
+        return await gpus_used(arena, "busy") > 10
 
     await arena.until(written)
     await arena.end_job("first")

@@ -32,7 +32,7 @@ async def submit_many(arena: Arena, count: int, seed: int) -> list[str]:
 
 async def all_finish(arena: Arena, jobs: list[str]) -> None:
     async def finished() -> bool:
-        return all([(c := await arena.condition(n, "Finished")) is not None and c.status == "True" for n in jobs])
+        return set(jobs) <= await arena.finished()
 
     await arena.until(finished)
     assert partly_bound(await arena.pods()) == {}

@@ -1,18 +1,20 @@
-"""200 random submissions and deletions: no node is ever overbooked, no gang rests half bound, all quota comes back."""
+"""Random submissions and deletions: no node is ever overbooked, no gang rests half bound, all quota comes back."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 
+import pytest
+
 from serried.api import names
 from serried.api.resources import PODS
 from serried.cluster.informer import Informer
 from serried.cluster.protocol import NotFound
 from tests.scenarios.arena import BLOCK, RACK, Arena, job
+from tests.scenarios.matrix import on_both
 from tests.scenarios.watchman import Watchman, partly_bound
 
-SUBMISSIONS = 200
 TOPOLOGIES: list[dict[str, str]] = [
     {},
     {names.REQUIRED_TOPOLOGY: RACK},
@@ -21,7 +23,10 @@ TOPOLOGIES: list[dict[str, str]] = [
 ]
 
 
-async def test_200_random_submissions_and_deletions(arena: Arena) -> None:
+@pytest.mark.parametrize(
+    ("arena", "submissions"), [*on_both([(200,)], sample=lambda _: False), ("real", 60)], indirect=["arena"]
+)
+async def test_random_submissions_and_deletions(arena: Arena, submissions: int) -> None:
     await arena.set_up_queue(nominal=400)
     controller = await arena.start()
     watchman = Watchman()
@@ -32,17 +37,10 @@ async def test_200_random_submissions_and_deletions(arena: Arena) -> None:
     alive: list[str] = []
     deleted: set[str] = set()
     try:
-        for number in range(SUBMISSIONS):
+        for number in range(submissions):
             name = f"j{number}"
             pods, gpus = chance.choice([(1, 1), (1, 8), (2, 4), (3, 8), (4, 2), (8, 8), (8, 1), (12, 8), (16, 4)])
-            topology = chance.choice(
-                [
-                    {},
-                    {names.REQUIRED_TOPOLOGY: RACK},
-                    {names.PREFERRED_TOPOLOGY: RACK},
-                    {names.REQUIRED_TOPOLOGY: BLOCK},
-                ]
-            )
+            topology = chance.choice(TOPOLOGIES)
             if pods > 8 and topology.get(names.REQUIRED_TOPOLOGY) == RACK and gpus == 8:
                 topology = {names.REQUIRED_TOPOLOGY: BLOCK}
             seconds = chance.choice([0.0, 0.1, 0.3, None])
@@ -64,9 +62,7 @@ async def test_200_random_submissions_and_deletions(arena: Arena) -> None:
                 await arena.delete_job(name)
 
         async def at_rest() -> bool:
-            left = [n for n in alive if n not in deleted]
-            done = [await arena.condition(n, "Finished") for n in left]
-            return all(c is not None and c.status == "True" for c in done)
+            return set(alive) - deleted <= await arena.finished()
 
         await arena.until(at_rest)
         assert partly_bound(await arena.pods()) == {}

@@ -30,7 +30,7 @@ import msgspec
 
 from serried.api.batch import Job
 from serried.api.core import Node, Pod, PodCondition, Quantity, Taint
-from serried.api.meta import Key
+from serried.api.meta import Key, condition_is
 from serried.api.names import HOSTNAME, POD_GROUP, RUN_GANG_SIZE, RUN_RESULT, RUN_SECONDS
 from serried.api.resources import JOBS, NODES, PODS
 from serried.cluster.informer import Informer
@@ -101,7 +101,8 @@ class HollowNodes:
             ApiError: the server refused one of them.
         """
         wanted = list(nodes)
-        await asyncio.gather(*map(self._add, wanted))
+        there = {node.metadata.name: node for node in (await self._cluster.list(NODES)).items}
+        await asyncio.gather(*(self._add(n) for n in wanted if not _is_as_described(there.get(n.name), n)))
         self._nodes.update((node.name, node) for node in wanted)
         for key, pod in list(self._pods.store.items()):
             if pod.spec.node_name in self._nodes:
@@ -297,6 +298,16 @@ class HollowNodes:
                 return _whole(sample, RUN_GANG_SIZE) or 1
             case _:
                 return 1
+
+
+def _is_as_described(node: Node | None, wanted: HollowNode) -> bool:
+    return (
+        node is not None
+        and {HOSTNAME: wanted.name, **wanted.labels}.items() <= node.metadata.labels.items()
+        and node.status.allocatable == wanted.allocatable
+        and tuple(node.spec.taints) == wanted.taints
+        and condition_is(node.status.conditions, "Ready")
+    )
 
 
 def gang_of(pod: Pod) -> GangKey:
