@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tests.parity.objects import Manifest, Scene
+from tests.patience import Deadline
 from tools.controlplane import ControlPlane
 
 Key = tuple[str, str]
@@ -28,17 +29,21 @@ class Api:
         self._token = plane.token
         self._tls = ssl.create_default_context(cafile=plane.ca)
         self._local = threading.local()
+        self._connections: list[http.client.HTTPSConnection] = []
         self._pool = ThreadPoolExecutor(4)
 
     def close(self) -> None:
         self._pool.shutdown()
+        for connection in self._connections:
+            connection.close()
 
     def call(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> Any:
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._local.connection = http.client.HTTPSConnection(
-                self._address, context=self._tls, timeout=30
+                self._address, context=self._tls, timeout=300
             )
+            self._connections.append(connection)
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type}
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
@@ -155,16 +160,16 @@ def settings(url: str) -> Mapping[str, Any]:
     }
 
 
-def verdicts(plane: ControlPlane, api: Api, scene: Scene, *, seconds: float = 120) -> dict[Key, tuple[set[str], str]]:
+def verdicts(plane: ControlPlane, api: Api, scene: Scene) -> dict[Key, tuple[set[str], str]]:
     """Per pod of a scene: the nodes that pass all filters, and what kube-scheduler says if there are none."""
     recorder = Recorder()
     wanted = {(p["metadata"]["namespace"], p["metadata"]["name"]) for p in scene.pods}
     said: dict[Key, str] = {}
     gates = {"OpportunisticBatching": False}
     with recorder.serving(), plane.another_scheduler(settings(recorder.url), gates):
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(120)
         while wanted - recorder.passed.keys() - said.keys():
-            if time.monotonic() > deadline:
+            if deadline.passed():
                 raise TimeoutError(f"no verdict on {sorted(wanted - recorder.passed.keys() - said.keys())}")
             plane.check()
             for pod in api.list("pods"):
