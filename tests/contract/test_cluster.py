@@ -24,9 +24,6 @@ from serried.cluster.protocol import AlreadyExists, ApiError, Cluster, Conflict,
 from tests.contract.helpers import named, take, told
 from tests.patience import until
 
-#: Seconds by which the real garbage collector has seen a new object. What it has not seen has no owner, to it.
-COLLECTOR_SEES = 0.5
-
 # --- Create, get, list
 
 
@@ -314,36 +311,6 @@ async def test_what_is_owned_by_an_owner_that_never_was_goes(cluster: Cluster, n
     absent = core.Lease(metadata=ObjectMeta(name="absent", uid="00000000-0000-0000-0000-000000000000"))
     await cluster.create(LEASES, named("of-absent", ownerReferences=_owned_by(absent)), namespace)
     await until(lambda: _gone(cluster, "of-absent", namespace))
-
-
-async def test_orphans_stay_and_no_longer_name_their_owner(cluster: Cluster, namespace: str) -> None:
-    owner = await cluster.create(LEASES, named("owner"), namespace)
-    await cluster.create(LEASES, named("owned", ownerReferences=_owned_by(owner)), namespace)
-    await asyncio.sleep(COLLECTOR_SEES)
-    await cluster.delete(LEASES, "owner", namespace, propagation="Orphan")
-    await until(lambda: _gone(cluster, "owner", namespace))
-    assert (await cluster.get(LEASES, "owned", namespace)).metadata.owner_references == []
-
-
-async def test_an_owner_deleted_in_the_foreground_goes_last(cluster: Cluster, namespace: str) -> None:
-    owner = await cluster.create(LEASES, named("owner"), namespace)
-    await cluster.create(
-        LEASES,
-        named("owned", finalizers=["example.com/hold"], ownerReferences=_owned_by(owner, blocking=True)),
-        namespace,
-    )
-    await asyncio.sleep(COLLECTOR_SEES)
-    await cluster.delete(LEASES, "owner", namespace, propagation="Foreground")
-
-    async def being_deleted() -> bool:
-        return (await cluster.get(LEASES, "owned", namespace)).metadata.deletion_timestamp is not None
-
-    await until(being_deleted)
-    waiting = await cluster.get(LEASES, "owner", namespace)
-    assert waiting.metadata.finalizers == ["foregroundDeletion"]
-    assert waiting.metadata.deletion_timestamp is not None
-    await cluster.patch(LEASES, "owned", namespace, patch={"metadata": {"finalizers": None}})
-    await until(lambda: _gone(cluster, "owner", namespace))
 
 
 # --- Objects that are not as they should be

@@ -212,17 +212,13 @@ async def test_a_work_queue_makes_no_pods_after_its_first_success(story: Story) 
     await story.comes_to("SuccessCriteriaMet", "Complete", succeeded=1, failed=1)
 
 
-@pytest.mark.parametrize("propagation", ["Background", "Foreground", "Orphan"])
-async def test_pods_go_with_their_job_or_stay_as_orphans(story: Story, propagation: Any) -> None:
+async def test_pods_go_with_their_job(story: Story) -> None:
     await story.submit(**indexed(2))
     await story.run(2)
-    await story.cluster.delete(JOBS, "job", story.namespace, propagation=propagation)
+    await story.cluster.delete(JOBS, "job", story.namespace)
 
     async def done() -> bool:
-        pods = await story.pods()
-        if propagation == "Orphan":
-            return all(not pod.metadata.owner_references and not pod.metadata.finalizers for pod in pods)
-        return all(pod.metadata.deletion_timestamp and not pod.metadata.finalizers for pod in pods)
+        return all(pod.metadata.deletion_timestamp and not pod.metadata.finalizers for pod in await story.pods())
 
     await until(done)
     assert len(await story.pods()) == 2

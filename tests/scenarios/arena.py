@@ -219,7 +219,7 @@ class Arena:
         return await self.cluster.create(JOBS, body, self.namespace)
 
     async def delete_job(self, name: str) -> None:
-        await self.cluster.delete(JOBS, name, self.namespace, propagation="Background")
+        await self.cluster.delete(JOBS, name, self.namespace)
 
     async def end_job(self, name: str) -> None:
         """Lets the pods of a Job end now that run until they are told to."""
@@ -410,7 +410,7 @@ class Arena:
         for resource in running:
             for item in (await self.cluster.list(resource, self.namespace)).items:
                 with suppress(NotFound):
-                    await self.cluster.delete(resource, item.metadata.name, self.namespace, propagation="Background")
+                    await self.cluster.delete(resource, item.metadata.name, self.namespace)
 
         async def empty() -> bool:
             return not await self.pods()

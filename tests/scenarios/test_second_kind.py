@@ -255,7 +255,7 @@ async def runs(arena: Arena) -> AsyncIterator[RunController]:
     await controller.start()
     yield controller
     for each in (await cluster.list(RUNS, arena.namespace)).items:
-        await cluster.delete(RUNS, each.metadata.name, arena.namespace, propagation="Background")
+        await cluster.delete(RUNS, each.metadata.name, arena.namespace)
     await controller.stop()
 
 
@@ -358,7 +358,7 @@ async def test_its_definition_may_come_later(arena: Arena, monkeypatch: pytest.M
     cluster.add_kind(RUNS, DEFINITION)
     await cluster.create(RUNS, run("late", 2), arena.namespace)
     await arena.until_condition("late", WorkloadCondition.ADMITTED)
-    await cluster.delete(RUNS, "late", arena.namespace, propagation="Background")
+    await cluster.delete(RUNS, "late", arena.namespace)
 
     async def gone() -> bool:
         return all(w.metadata.name.startswith("job-") for w in (await cluster.list(WORKLOADS, arena.namespace)).items)

@@ -136,7 +136,7 @@ async def test_a_leader_group_runs_in_one_rack(arena: Arena, scheduler: str) -> 
 
     await arena.until(group_runs)
     for name in ("leader", "workers"):
-        await arena.cluster.delete(JOBS, name, arena.namespace, propagation="Background")
+        await arena.cluster.delete(JOBS, name, arena.namespace)
     done = {"type": WorkloadCondition.FINISHED, "status": "True", "reason": "Succeeded", "message": "done"}
     stamp = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
     await arena.cluster.patch(

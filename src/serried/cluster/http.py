@@ -31,7 +31,6 @@ from serried.cluster.protocol import (
     Invalid,
     Listing,
     MergePatch,
-    Propagation,
     WatchEvent,
 )
 from serried.cluster.transport import Answer, Transport, always, encode
@@ -202,10 +201,9 @@ class HttpCluster:
         namespace: str = "",
         *,
         uid: str = "",
-        propagation: Propagation = "Background",
         grace_period_seconds: int | None = None,
     ) -> None:
-        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
         if uid:
             options["preconditions"] = {"uid": uid}
         if grace_period_seconds is not None:

@@ -17,7 +17,6 @@ from serried.api.resources import Resource
 T = TypeVar("T", bound=Object)
 
 MergePatch = Mapping[str, Any]
-Propagation = Literal["Background", "Foreground", "Orphan"]
 
 
 class Malformed(Object):
@@ -140,9 +139,10 @@ class Cluster(Protocol):
         namespace: str = "",
         *,
         uid: str = "",
-        propagation: Propagation = "Background",
         grace_period_seconds: int | None = None,
-    ) -> None: ...
+    ) -> None:
+        """Deletes an object; what it owns follows."""
+        ...
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str = "") -> None:
         """Binds a pod to a node. `Conflict` when it is bound already, still gated, being deleted, or another uid."""

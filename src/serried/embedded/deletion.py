@@ -8,14 +8,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
 
 from serried.api.resources import NAMESPACES, PODS
-from serried.cluster.protocol import Conflict, Propagation
+from serried.cluster.protocol import Conflict
 from serried.embedded.store import Json, Store, Stored
-
-FOREGROUND = "foregroundDeletion"
-ORPHAN = "orphan"
 
 #: Seconds a pod is given to end when neither it nor the caller says.
 GRACE_SECONDS = 30
@@ -48,36 +44,29 @@ class Deletion:
         stored: Stored,
         *,
         uid: str = "",
-        propagation: Propagation = "Background",
         grace: int | None = None,
     ) -> None:
-        """Deletes an object, or marks it as being deleted when it has to wait for its node, finalizers or dependents.
+        """Deletes an object, or marks it as being deleted when it has to wait for its node or finalizers.
 
         Raises:
             Conflict: it is not the object that was meant.
         """
         if uid not in ("", stored.uid):
             raise Conflict(409, "Conflict", f"{stored.resource.kind} {stored.key[1]} has uid {stored.uid}, not {uid}")
-        metadata = stored.metadata
-        finalizers = [each for each in metadata.get("finalizers") or () if each not in (FOREGROUND, ORPHAN)]
-        if propagation != "Background":
-            finalizers.append(FOREGROUND if propagation == "Foreground" else ORPHAN)
         if stored.resource is NAMESPACES:
             self._terminate(stored)
-        elif stored.resource is not PODS and not finalizers:
+        elif stored.resource is not PODS and not stored.metadata.get("finalizers"):
             self.remove(stored)
         else:
-            self._mark(stored, finalizers, grace)
+            self._mark(stored, grace)
 
-    def _mark(self, stored: Stored, finalizers: list[str], asked: int | None) -> None:
+    def _mark(self, stored: Stored, asked: int | None) -> None:
         """Marks an object as being deleted, or as to be gone sooner, and removes it if nothing holds it back.
 
         A pod is marked even if it goes at once, so that watchers see it coming.
         """
         metadata = stored.metadata
-        marked = {**metadata, "finalizers": finalizers}
-        if not finalizers:
-            del marked["finalizers"]
+        marked = dict(metadata)
         if "deletionTimestamp" not in metadata:
             seconds = _grace(stored, asked)
             if "generation" in metadata:
@@ -118,14 +107,11 @@ class Deletion:
         return last
 
     def changed(self, new: Stored, old: Stored | None) -> None:
-        """To be told of each stored version: it may have lost its owners, or wait for its dependents."""
-        metadata = new.metadata
-        owners = metadata.get("ownerReferences")
+        """To be told of each stored version: it may have lost its owners."""
+        owners = new.metadata.get("ownerReferences")
         if owners and (old is None or owners is not old.metadata.get("ownerReferences")):
             self._suspects[new.uid] = None
-        if "deletionTimestamp" in metadata and metadata.get("finalizers"):
-            self._suspects[new.uid] = None
-        self._schedule()
+            self._schedule()
 
     # --- What the controllers do soon after
 
@@ -146,33 +132,15 @@ class Deletion:
 
     def _examine(self, stored: Stored) -> None:
         """One look at one object by the garbage collector."""
-        finalizers = stored.metadata.get("finalizers") or ()
-        if "deletionTimestamp" in stored.metadata:
-            if ORPHAN in finalizers:
-                self._orphan(stored)
-            elif FOREGROUND in finalizers:
-                self._delete_dependents(stored)
-            return
         owners = stored.metadata.get("ownerReferences") or ()
-        if not owners:
+        solid = [reference for reference in owners if self._owner(stored, reference) is not None]
+        if len(solid) == len(owners) or "deletionTimestamp" in stored.metadata:
             return
-        solid, waiting, dangling = [], [], []
-        for reference in owners:
-            owner = self._owner(stored, reference)
-            if owner is None:
-                dangling.append(reference)
-            elif "deletionTimestamp" in owner.metadata and FOREGROUND in (owner.metadata.get("finalizers") or ()):
-                waiting.append(reference)
-            else:
-                solid.append(reference)
         if solid:
-            if dangling or waiting:
-                self._set_owners(stored, solid)
-        elif waiting and self._store.dependents(stored.uid):
-            self.delete(stored, propagation="Foreground")
+            metadata = {**stored.metadata, "ownerReferences": solid}
+            self.changed(self._store.put(stored.resource, {**stored.data, "metadata": metadata}, stored), stored)
         else:
-            held = stored.metadata.get("finalizers") or ()
-            self.delete(stored, propagation="Orphan" if ORPHAN in held else "Background")
+            self.delete(stored)
 
     def _owner(self, stored: Stored, reference: Json) -> Stored | None:
         """The owner that is meant, if it is there: of that kind and name, in the same namespace or cluster-scoped."""
@@ -180,37 +148,6 @@ class Deletion:
         if owner is None or owner.key[1] != reference["name"] or owner.resource.kind != reference["kind"]:
             return None
         return owner if owner.key[0] in ("", stored.key[0]) else None
-
-    def _orphan(self, owner: Stored) -> None:
-        for dependent in self._store.dependents(owner.uid):
-            references = dependent.metadata["ownerReferences"]
-            self._set_owners(dependent, [each for each in references if each["uid"] != owner.uid])
-        self._drop_finalizer(owner, ORPHAN)
-
-    def _delete_dependents(self, owner: Stored) -> None:
-        dependents = self._store.dependents(owner.uid)
-        for dependent in dependents:
-            if "deletionTimestamp" not in dependent.metadata:
-                self._examine(dependent)
-        if not any(_blocks(each, owner.uid) for each in self._store.dependents(owner.uid)):
-            self._drop_finalizer(owner, FOREGROUND)
-
-    def _set_owners(self, stored: Stored, owners: list[Any]) -> None:
-        metadata = {**stored.metadata, "ownerReferences": owners}
-        if not owners:
-            del metadata["ownerReferences"]
-        self.changed(self._store.put(stored.resource, {**stored.data, "metadata": metadata}, stored), stored)
-
-    def _drop_finalizer(self, stored: Stored, finalizer: str) -> None:
-        left = [each for each in stored.metadata["finalizers"] if each != finalizer]
-        metadata = {**stored.metadata, "finalizers": left}
-        if not left:
-            del metadata["finalizers"]
-        data = {**stored.data, "metadata": metadata}
-        if self.gone(data):
-            self.remove(stored)
-        else:
-            self.changed(self._store.put(stored.resource, data, stored), stored)
 
     # --- Namespaces
 
@@ -254,8 +191,3 @@ def _grace(stored: Stored, asked: int | None) -> int:
         return 0
     default = spec.get("terminationGracePeriodSeconds")
     return max(0, asked if asked is not None else GRACE_SECONDS if default is None else int(default))
-
-
-def _blocks(dependent: Stored, owner: str) -> bool:
-    references = dependent.metadata["ownerReferences"]
-    return any(each["uid"] == owner and each.get("blockOwnerDeletion") for each in references)

@@ -84,7 +84,6 @@ class JobController:
         self._pods_of: defaultdict[Key, dict[Key, Pod]] = defaultdict(dict)
         self._records: dict[Key, _Record] = {}
         self._queue: WorkQueue[Key] = WorkQueue(self._sync)
-        self._orphans: WorkQueue[Key] = WorkQueue(self._release_orphan)
 
     async def start(self) -> None:
         """Returns when all that is there has been seen; from then on Jobs are looked after."""
@@ -93,14 +92,12 @@ class JobController:
         await self._jobs.synced()
         await self._pods.synced()
         self._queue.start()
-        self._orphans.start()
 
     async def stop(self) -> None:
         """Nothing is written after this."""
         await self._jobs.stop()
         await self._pods.stop()
         await self._queue.stop()
-        await self._orphans.stop()
 
     # --- What changes
 
@@ -123,8 +120,6 @@ class JobController:
                     if not self._pods_of[key]:
                         del self._pods_of[key]
                 self._queue.add(key)
-            elif is_there and TRACKING in pod.metadata.finalizers:
-                self._orphans.add(pod.key)
 
     # --- What is done
 
@@ -213,11 +208,6 @@ class JobController:
         released = await self._cluster.patch(PODS, pod.metadata.name, pod.metadata.namespace, patch=patch)
         if pod.metadata.deletion_timestamp is None:
             self._pods.observe(released)
-
-    async def _release_orphan(self, key: Key) -> None:
-        pod = self._pods.store.get(key)
-        if pod is not None and pod.metadata.controller is None:
-            await self._release(pod)
 
     async def _write_status(self, job: Job, record: _Record) -> None:
         """Writes the status if it has changed, and lets go of the pods that are counted in it."""

@@ -28,7 +28,6 @@ from serried.cluster.protocol import (
     MergePatch,
     NotFound,
     NotLeading,
-    Propagation,
     WatchEvent,
 )
 from serried.embedded import selectors
@@ -193,7 +192,6 @@ class EmbeddedCluster:
         namespace: str = "",
         *,
         uid: str = "",
-        propagation: Propagation = "Background",
         grace_period_seconds: int | None = None,
     ) -> None:
         await _turn()
@@ -203,7 +201,6 @@ class EmbeddedCluster:
         self._deletion.delete(
             stored,
             uid=uid,
-            propagation=propagation,
             grace=grace_period_seconds,
         )
 

@@ -236,14 +236,14 @@ async def test_writes_say_what_they_are(cluster: HttpCluster, server: ApiServer)
 
 async def test_a_deletion_says_what_it_insists_on(cluster: HttpCluster, server: ApiServer) -> None:
     server.answers = [reply()]
-    await cluster.delete(PODS, "a", "ns", uid="u", propagation="Foreground", grace_period_seconds=0)
+    await cluster.delete(PODS, "a", "ns", uid="u", grace_period_seconds=0)
     await cluster.delete(NODES, "a")
     assert server.seen[0].body == {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         "gracePeriodSeconds": 0,
         "preconditions": {"uid": "u"},
-        "propagationPolicy": "Foreground",
+        "propagationPolicy": "Background",
     }
     assert server.seen[1].body == {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
 

@@ -11,13 +11,10 @@ from serried.embedded.server import EmbeddedCluster
 from tests.unit.embedded.objects import named, pod
 
 
-def owned_by(*owners: tuple[str, str, str], blocking: bool = False) -> dict[str, Any]:
+def owned_by(*owners: tuple[str, str, str]) -> dict[str, Any]:
     """Metadata that names owners by kind, name and uid."""
     return {
-        "ownerReferences": [
-            {"apiVersion": "v1", "kind": kind, "name": name, "uid": uid, "blockOwnerDeletion": blocking}
-            for kind, name, uid in owners
-        ]
+        "ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": name, "uid": uid} for kind, name, uid in owners]
     }
 
 
@@ -68,37 +65,6 @@ async def test_an_owner_without_a_namespace_owns_everywhere(cluster: EmbeddedClu
     assert await names(cluster, LEASES) == ["child"]
     await cluster.delete(NODES, "node")
     assert await names(cluster, LEASES) == []
-
-
-async def test_an_owner_waits_in_the_foreground_for_what_blocks_it(cluster: EmbeddedCluster) -> None:
-    owner = await lease(cluster, "owner")
-    await lease(cluster, "blocking", **owned_by(owner, blocking=True), finalizers=["example.com/hold"])
-    await lease(cluster, "other", **owned_by(owner), finalizers=["example.com/hold"])
-    await cluster.delete(LEASES, "owner", "default", propagation="Foreground")
-    assert await names(cluster, LEASES) == ["blocking", "other", "owner"]
-    await cluster.patch(LEASES, "blocking", "default", patch={"metadata": {"finalizers": None}})
-    assert await names(cluster, LEASES) == ["other"]
-    await cluster.patch(LEASES, "other", "default", patch={"metadata": {"finalizers": None}})
-    assert await names(cluster, LEASES) == []
-
-
-async def test_in_the_foreground_grandchildren_go_first(cluster: EmbeddedCluster) -> None:
-    owner = await lease(cluster, "a")
-    child = await lease(cluster, "b", **owned_by(owner, blocking=True))
-    await lease(cluster, "c", **owned_by(child, blocking=True), finalizers=["example.com/hold"])
-    await cluster.delete(LEASES, "a", "default", propagation="Foreground")
-    assert await names(cluster, LEASES) == ["a", "b", "c"]
-    await cluster.patch(LEASES, "c", "default", patch={"metadata": {"finalizers": None}})
-    assert await names(cluster, LEASES) == []
-
-
-async def test_orphans_stay_even_if_their_owner_has_to_wait(cluster: EmbeddedCluster) -> None:
-    owner = await lease(cluster, "owner", finalizers=["example.com/hold"])
-    await lease(cluster, "child", **owned_by(owner))
-    await cluster.delete(LEASES, "owner", "default", propagation="Orphan")
-    assert await names(cluster, LEASES) == ["child", "owner"]
-    await cluster.patch(LEASES, "owner", "default", patch={"metadata": {"finalizers": None}})
-    assert await names(cluster, LEASES) == ["child"]
 
 
 async def test_an_owner_that_is_added_later_and_is_not_there_takes_it_along(cluster: EmbeddedCluster) -> None:

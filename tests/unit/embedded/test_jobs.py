@@ -229,17 +229,14 @@ async def test_a_job_of_the_same_name_has_nothing_of_the_one_before(cluster: Emb
     assert len(await pods(cluster)) == 2
 
 
-@pytest.mark.parametrize("propagation", ["Background", "Foreground"])
-async def test_a_deleted_job_takes_its_pods_along(cluster: EmbeddedCluster, propagation: Any) -> None:
+async def test_a_deleted_job_takes_its_pods_along(cluster: EmbeddedCluster) -> None:
     made = await started(cluster, 2)
-    await cluster.delete(JOBS, "j", "default", propagation=propagation)
+    await cluster.delete(JOBS, "j", "default")
 
     async def all_going() -> bool:
         return all(pod.metadata.deletion_timestamp and not pod.metadata.finalizers for pod in await pods(cluster))
 
     await until(all_going)
-    if propagation == "Foreground":
-        await cluster.get(JOBS, "j", "default")
     for pod in made.values():
         await cluster.delete(PODS, pod.metadata.name, "default", grace_period_seconds=0)
 
@@ -251,17 +248,6 @@ async def test_a_deleted_job_takes_its_pods_along(cluster: EmbeddedCluster, prop
         return False
 
     await until(gone)
-
-
-async def test_orphaned_pods_are_let_go(cluster: EmbeddedCluster) -> None:
-    await started(cluster, 2)
-    await cluster.delete(JOBS, "j", "default", propagation="Orphan")
-
-    async def free() -> bool:
-        return all(not (pod.metadata.finalizers or pod.metadata.owner_references) for pod in await pods(cluster))
-
-    await until(free)
-    assert len(await pods(cluster)) == 2
 
 
 async def test_a_job_managed_by_another_is_left_alone(cluster: EmbeddedCluster) -> None:
