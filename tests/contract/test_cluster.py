@@ -19,7 +19,6 @@ from serried.api.resources import (
     PODS,
     Resource,
 )
-from serried.cluster import http
 from serried.cluster.protocol import AlreadyExists, ApiError, Cluster, Conflict, Invalid, Malformed, NotFound
 from tests.contract.helpers import named, take, told
 from tests.patience import until
@@ -121,7 +120,7 @@ async def test_a_patch_that_changes_nothing_makes_no_version(cluster: Cluster, n
 async def test_a_list_is_whole_however_many_pages_it_takes(
     cluster: Cluster, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "PAGE", 3)
+    monkeypatch.setattr(cluster, "_page", 3, raising=False)
     for number in range(10):
         await cluster.create(LEASES, named(f"lease-{number}"), namespace)
     listing = await cluster.list(LEASES, namespace)

@@ -11,7 +11,8 @@ from serried.api.names import WorkloadCondition
 from serried.api.resources import COHORTS, COSCHEDULING_POD_GROUPS, MUTATING_WEBHOOKS, NAMESPACES, WORKLOADS
 from serried.cluster.protocol import AlreadyExists, LeaderCluster
 from serried.control.config import Configuration, LeaderElection, Webhook
-from serried.control.run import NotServed, run
+from serried.control.run import run
+from serried.control.served import NotServed
 from serried.embedded.server import EmbeddedCluster
 from tests.scenarios.arena import Arena, job
 

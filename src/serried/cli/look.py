@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import typer
 from rich.console import Console
-from rich.padding import Padding
 from rich.text import Text
 from rich.tree import Tree as RichTree
 
@@ -19,11 +19,9 @@ from serried.api.meta import Key, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.resources import Resource
 from serried.cli.common import Failure, Output
-from serried.cli.connect import complete, configuration, connect
-from serried.control.run import NotServed
-from serried.control.snapshot import read
 from serried.lifecycle.cluster_state import ClusterState
 from serried.lifecycle.owner import JobOwner
+from serried.model.world import World
 from serried.observe.nodes import Domain, domains
 from serried.observe.report import Report, report
 from serried.schedule.state.records import WAITS
@@ -49,47 +47,26 @@ class Waiting(msgspec.Struct, rename="camel"):
     reason: str
 
 
-def snapshot(kubeconfig: Path | None, context: str | None, config: Path | None = None) -> ClusterState:
-    settings = configuration(config)
-
-    async def work() -> ClusterState:
-        async with connect(kubeconfig, context) as cluster:
-            return await read(cluster, settings)
-
-    try:
-        return complete(work)
-    except NotServed as error:
-        raise Failure(str(error)) from error
-
-
-def show_queue(
-    kubeconfig: Path | None,
-    context: str | None,
-    config: Path | None,
-    namespace: str | None,
-    output: Output,
-    *,
-    everything: bool,
-) -> None:
+def show_queue(state: ClusterState, namespace: str | None, output: Output, *, everything: bool) -> None:
     """Who waits and who runs, in the order of each ClusterQueue, with reasons."""
-    rows = queue_rows(snapshot(kubeconfig, context, config), datetime.now(UTC), namespace, everything=everything)
+    rows = queue_rows(state, datetime.now(UTC), namespace, everything=everything)
     if output is Output.json:
         typer.echo(msgspec.json.encode(rows))
         return
     if not rows:
         typer.echo("Nobody waits and nothing runs." if not everything else "There are no Workloads.")
         return
-    console = Console()
     heads = ("CLUSTERQUEUE", "WORKLOAD", "PRIORITY", "PODS", "STATE", "AGE", "LAYER")
     cells = [
         (r.cluster_queue, r.workload, str(r.priority), str(r.pods), r.state, _age(r.age), r.layer or "-") for r in rows
     ]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    for line, row in zip((heads, *cells), (None, *rows), strict=True):
-        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        console.print(Text(text, style="bold" if row is None else ""), soft_wrap=True)
-        if row is not None:  # on a line of its own: reasons are sentences, and terminals are narrow
-            console.print(Padding(Text(row.reason, style="dim"), (0, 0, 0, 4)))
+    lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (heads, *cells)]
+    typer.secho(lines[0], bold=True)
+    # The reason has a line of its own: it is a sentence, and terminals are narrow.
+    width = max(40, shutil.get_terminal_size().columns - 4)
+    told = (typer.style(textwrap.indent(textwrap.fill(row.reason, width), "    "), dim=True) for row in rows)
+    typer.echo("\n".join(f"{line}\n{reason}" for line, reason in zip(lines[1:], told, strict=True)))
 
 
 def queue_rows(state: ClusterState, now: datetime, namespace: str | None, *, everything: bool) -> list[Waiting]:
@@ -133,16 +110,13 @@ def _last_reason(workload: Workload) -> Reason | None:
     return Reason(layer=layer_of(reserved.reason), code=reserved.reason, message=reserved.message)
 
 
-def show_explanation(
-    kubeconfig: Path | None, context: str | None, config: Path | None, target: str, namespace: str, output: Output
-) -> None:
+def show_explanation(state: ClusterState, target: str, namespace: str, output: Output) -> None:
     """Everything about one object: KIND/NAME. Raises `Failure` when there is none."""
     kind, _, name = target.partition("/")
     if not name:
         raise Failure(
             f"{target!r} is not KIND/NAME; for example job/train, workload/job-train-1a2b3, clusterqueue/team"
         )
-    state = snapshot(kubeconfig, context, config)
     job_kind = next((k for k in state.kinds if kind.lower() in _spellings(k.resource)), None)
     if job_kind is not None:
         _print_report(_job_report(state, job_kind.resource, (namespace, name)), output)
@@ -287,9 +261,8 @@ def _usage(status: ClusterQueueStatus | LocalQueueStatus) -> Sequence[str]:
     return lines
 
 
-def show_topology(kubeconfig: Path | None, context: str | None, name: str | None, output: Output) -> None:
+def show_topology(world: World, name: str | None, output: Output) -> None:
     """The domains of each topology with what is used and free in them. Raises `Failure` when it is not there."""
-    world = snapshot(kubeconfig, context).engine.world
     if name is not None and name not in world.topologies:
         known = ", ".join(sorted(world.topologies)) or "none"
         raise Failure(f"there is no Topology {name}; there are: {known}")

@@ -63,9 +63,12 @@ def queue(
     output: OutputOption = Output.text,
 ) -> None:
     """Show who waits and who runs, in order, with reasons."""
+    from serried.cli.snapshot import snapshot
+
+    state = snapshot(kubeconfig, context, config)
     from serried.cli.look import show_queue
 
-    show_queue(kubeconfig, context, config, namespace, output, everything=everything)
+    show_queue(state, namespace, output, everything=everything)
 
 
 @app.command()
@@ -78,9 +81,12 @@ def explain(
     output: OutputOption = Output.text,
 ) -> None:
     """Explain where a job stands: which layer it waits in, what is missing, what would free it."""
+    from serried.cli.snapshot import snapshot
+
+    state = snapshot(kubeconfig, context, config)
     from serried.cli.look import show_explanation
 
-    show_explanation(kubeconfig, context, config, target, namespace, output)
+    show_explanation(state, target, namespace, output)
 
 
 @app.command()
@@ -91,9 +97,12 @@ def topology(
     output: OutputOption = Output.text,
 ) -> None:
     """Show the domains of each topology with what is used and free in them."""
+    from serried.cli.snapshot import snapshot
+
+    state = snapshot(kubeconfig, context)
     from serried.cli.look import show_topology
 
-    show_topology(kubeconfig, context, name, output)
+    show_topology(state.engine.world, name, output)
 
 
 @app.command()

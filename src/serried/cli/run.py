@@ -11,7 +11,8 @@ from pathlib import Path
 from serried.cli.common import Failure
 from serried.cli.connect import complete, configuration, connect
 from serried.control.config import ConfigurationError
-from serried.control.run import LeadershipLost, NotServed, run
+from serried.control.run import LeadershipLost, run
+from serried.control.served import NotServed
 
 
 def run_controller(kubeconfig: Path | None, context: str | None, config: Path | None, *, verbose: bool) -> None:

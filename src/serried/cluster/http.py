@@ -48,11 +48,12 @@ class HttpCluster:
     """The `Cluster` of a real API server. Use one per process: its pool of connections is what makes it fast.
 
     Options: `concurrency` (32) requests are in flight at a time, others wait their turn; up to `watches` (64) watches
-    come on top; a failed request is tried `retries` (5) more times.
+    come on top; a failed request is tried `retries` (5) more times; lists are read in pages of `page` (500) objects.
     """
 
-    def __init__(self, source: AccessSource, access: Access, **options: int) -> None:
+    def __init__(self, source: AccessSource, access: Access, *, page: int = PAGE, **options: int) -> None:
         self._transport = Transport(source, access, **options)
+        self._page = page
         self._codecs: dict[Resource[Any], Codec[Any]] = {}
         self._may_write: Callable[[], bool] = always
 
@@ -127,7 +128,7 @@ class HttpCluster:
     ) -> Listing[T]:
         selectors = _selectors(label_selector, field_selector)
         try:
-            return await self._list(resource, namespace, {**selectors, "limit": str(PAGE)})
+            return await self._list(resource, namespace, {**selectors, "limit": str(self._page)})
         except Expired:
             # It took so long that the server has forgotten the version of the first page. All at once never expires.
             log.info("listing %r again in one piece: its pages took too long", resource)

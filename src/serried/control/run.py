@@ -11,22 +11,14 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, suppress
 from typing import Any
 
-from serried.api.resources import ALL, CUSTOM_RESOURCE_DEFINITIONS, MUTATING_WEBHOOKS, Resource
 from serried.cluster.election import LeaderElection
 from serried.cluster.loop_thread import LoopThread
 from serried.cluster.protocol import Cluster, LeaderCluster
 from serried.control.config import Configuration
 from serried.control.controller import Controller
-from serried.jobs import KINDS
+from serried.control.served import check_served
 
 log = logging.getLogger(__name__)
-
-#: What the controller itself neither reads nor writes.
-_OF_OTHER_COMMANDS = (CUSTOM_RESOURCE_DEFINITIONS, MUTATING_WEBHOOKS)
-
-
-class NotServed(Exception):
-    """The API server lacks a kind that Serried needs; the text says which and what to do."""
 
 
 class LeadershipLost(Exception):
@@ -90,24 +82,6 @@ async def _after(event: asyncio.Event, call: Callable[[], None] | None) -> None:
     await event.wait()
     if call is not None:
         call()
-
-
-def not_served(*missing: Resource[Any]) -> NotServed:
-    names = ", ".join(f"{each.plural}.{each.group or 'core'}/{each.version}" for each in missing)
-    return NotServed(
-        f"the API server does not serve {names}; install the custom resource definitions: serried crds --apply"
-    )
-
-
-async def check_served(cluster: Cluster) -> None:
-    """Raises `NotServed`, naming them all, when kinds are missing without which nothing works."""
-    kinds = {*ALL, *(kind.resource for kind in KINDS)} - {*_OF_OTHER_COMMANDS}
-    needed = sorted((each for each in kinds if not each.optional), key=lambda each: each.plural)
-    versions = sorted({(each.group, each.version) for each in needed})
-    served = dict(zip(versions, await asyncio.gather(*(cluster.served(*each) for each in versions)), strict=True))
-    missing = [each for each in needed if each.plural not in served[each.group, each.version]]
-    if missing:
-        raise not_served(*missing)
 
 
 async def _unless(stop: asyncio.Event, task: asyncio.Task[None]) -> bool:

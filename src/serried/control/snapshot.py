@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
-from serried.api.resources import WORKLOADS
-from serried.cluster.protocol import Cluster, NotFound
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from serried.api.resources import WORKLOADS, Resource
+from serried.cluster.protocol import Cluster, Listing, NotFound
 from serried.control.config import Configuration
-from serried.control.run import not_served
+from serried.control.served import NotServed
 from serried.lifecycle.cluster_state import ClusterState
 from serried.schedule.engine import Engine
 
 
-async def read(cluster: Cluster, config: Configuration) -> ClusterState:
+async def read(
+    cluster: Cluster, config: Configuration, begun: Mapping[Resource[Any], Awaitable[Listing[Any]]] = {}
+) -> ClusterState:
     """Lists everything the controller watches, into an engine of one's own. Kinds that are not served are empty.
 
-    `config`: that of the controller, so that the engine decides as the controller's does.
+    Arguments:
+        config: that of the controller, so that the engine decides as the controller's does.
+        begun: lists that are on their way already.
 
     Raises `NotServed` when there are not even Workloads.
     """
     engine = Engine(config.place_options(), config.options())
     state = ClusterState(engine, mark=lambda _: None)
-    for resource, change in state.feeds():
-        try:
-            listing = await cluster.list(resource)
-        except NotFound as error:
-            if resource is WORKLOADS:
-                raise not_served(resource) from error
-            continue
+    feeds = state.feeds()
+    lists = (_listed(resource, begun.get(resource) or cluster.list(resource)) for resource, _ in feeds)
+    listings = await asyncio.gather(*lists)
+    for (resource, change), listing in zip(feeds, listings, strict=True):
         for obj in listing.items:
             change(None, obj)
         for broken in listing.malformed:
-            state.engine.set_malformed(resource.kind, broken.key, broken.error)
+            engine.set_malformed(resource.kind, broken.key, broken.error)
     return state
+
+
+async def _listed(resource: Resource[Any], listing: Awaitable[Listing[Any]]) -> Listing[Any]:
+    try:
+        return await listing
+    except NotFound as error:
+        if resource is WORKLOADS:
+            raise NotServed(resource) from error
+        return Listing([], [], "")

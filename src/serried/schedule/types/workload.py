@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import msgspec
 
@@ -139,7 +139,7 @@ def read_workload(workload: Workload, *, boost: bool = False) -> WorkloadInfo:
         _read_pod_set(pod_set, f"spec.podSets[{i}]", given_back.get(pod_set.name, 0), problems)
         for i, pod_set in enumerate(spec.pod_sets)
     ]
-    for name, times in Counter(p.name for p in spec.pod_sets).items():
+    for name, times in Counter(p.name for p in spec.pod_sets).items() if len(spec.pod_sets) > 1 else ():
         if times > 1:
             problems.append(Problem("spec.podSets[].name", f"{name} ({times} times)", "a different name for each"))
     return WorkloadInfo(
@@ -179,31 +179,45 @@ def _queued_at(workload: Workload) -> datetime:
 
 
 def _read_pod_set(pod_set: PodSet, path: str, given_back: int, problems: list[Problem]) -> PodSetRequest:
-    spec = pod_set.template.spec
-    wrong = list(_quantity_problems(spec, f"{path}.template.spec"))
+    request, wrong = _read_template(msgspec.json.encode(pod_set.template.spec))
+    problems += (Problem(f"{path}.template.spec.{p.field}", p.found, p.allowed) for p in wrong)
     if pod_set.count < 0:
-        wrong.append(Problem(f"{path}.count", str(pod_set.count), "a number >= 0"))
-    problems += wrong
-    return PodSetRequest(
+        problems.append(Problem(f"{path}.count", str(pod_set.count), "a number >= 0"))
+        request = replace(request, requests={})
+    return replace(
+        request,
         name=pod_set.name,
         count=max(0, pod_set.count - given_back),
-        requests={} if wrong else pod_requests(spec),
         topology=pod_set.topology_request,
+    )
+
+
+@lru_cache(maxsize=1024)
+def _read_template(encoded: bytes) -> tuple[PodSetRequest, tuple[Problem, ...]]:
+    """What pods of this PodSpec ask for, in a pod set without name and count, and what is wrong with it: the same for
+    the many Workloads that are made alike."""
+    spec = msgspec.json.decode(encoded, type=PodSpec)
+    wrong = tuple(_quantity_problems(spec))
+    request = PodSetRequest(
+        name="",
+        count=0,
+        requests={} if wrong else pod_requests(spec),
         node_selector=spec.node_selector,
         node_affinity=spec.affinity.node_affinity if spec.affinity else None,
         tolerations=tuple(spec.tolerations),
         bound_by_us=spec.scheduler_name == SCHEDULER_NAME,
     )
+    return request, wrong
 
 
-def _quantity_problems(spec: PodSpec, path: str) -> Iterator[Problem]:
+def _quantity_problems(spec: PodSpec) -> Iterator[Problem]:
     for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
         for i, container in enumerate(containers):
-            resources, at = container.resources, f"{path}.{kind}[{i}].resources"
-            yield from _check_resources(resources.requests, resources.limits, at)
+            resources = container.resources
+            yield from _check_resources(resources.requests, resources.limits, f"{kind}[{i}].resources")
     if spec.resources is not None:
-        yield from _check_resources(spec.resources.requests, spec.resources.limits, f"{path}.resources")
-    yield from _check_quantities(spec.overhead, f"{path}.overhead")
+        yield from _check_resources(spec.resources.requests, spec.resources.limits, "resources")
+    yield from _check_quantities(spec.overhead, "overhead")
 
 
 def _check_resources(requests: Mapping[str, Quantity], limits: Mapping[str, Quantity], path: str) -> Iterator[Problem]:
