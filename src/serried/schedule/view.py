@@ -69,7 +69,7 @@ class EngineView:
 
     def workloads(self) -> Iterator[WorkloadView]:
         """All that are known, also those that cannot be read."""
-        for key in (*self._state.malformed, *self._state.workloads):
+        for key in (*self._state.malformed, *self._state.workloads, *self._state.finished):
             found = self.workload(key)
             assert found is not None
             yield found
@@ -78,6 +78,8 @@ class EngineView:
         state = self._state
         if key in state.malformed:
             return WorkloadView(key=key, state="unreadable", reason=state.malformed[key])
+        if key in state.finished:
+            return WorkloadView(key=key, state=WorkloadState.FINISHED, local_queue=state.finished[key].local_queue)
         record = state.workloads.get(key)
         if record is None:
             return None

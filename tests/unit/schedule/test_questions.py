@@ -122,7 +122,7 @@ def given() -> Engine:
 
 
 def test_no_question_changes_anything(given: Engine) -> None:
-    keys = [*given._state.workloads, (NS, "bad"), (NS, "unknown")]
+    keys = [found.key for found in given.inspect().workloads()] + [(NS, "unknown")]
     queues = [*("a", "b", "c", "gone", "unknown")]
     states = {found.state for found in given.inspect().workloads()}
     assert len(states) == 7, states

@@ -77,6 +77,8 @@ def _explain(state: State, key: Key, now: datetime, missing: Sequence[str]) -> E
     name = "/".join(key)
     if key in state.malformed:
         return Explanation(workload=name, state="unreadable", reason=state.malformed[key])
+    if key in state.finished:
+        return Explanation(workload=name, state=WorkloadState.FINISHED, local_queue=state.finished[key].local_queue)
     record = state.workloads.get(key)
     if record is None:
         return None
@@ -90,8 +92,6 @@ def _explain(state: State, key: Key, now: datetime, missing: Sequence[str]) -> E
             cluster_queue=record.reservation.cluster_queue,
             problems=[*record.reservation.problems, *missing],
         )
-    if record.state is WorkloadState.FINISHED:
-        return Explanation(workload=name, state=record.state, local_queue=local_queue)
     waited = max(0.0, (now - info.queued_at).total_seconds())
     if record.state is WorkloadState.INADMISSIBLE:
         local = state.local_queues.get(info.queue)

@@ -13,7 +13,7 @@ from serried.schedule.cycle.admission import from_status, reserved_at, same_clai
 from serried.schedule.cycle.second_pass import lacks_checks, needs_second
 from serried.schedule.state import transitions
 from serried.schedule.state.fair_usage import count_usage
-from serried.schedule.state.records import WAITS, InFlight, Record, WorkloadState
+from serried.schedule.state.records import WAITS, InFlight, Record
 from serried.schedule.state.routing import route
 from serried.schedule.state.state import State
 from serried.schedule.types.workload import WorkloadInfo, read_workload
@@ -25,13 +25,17 @@ def set_workload(state: State, workload: Workload, problems: Sequence[Problem] =
     Finished: all it held is given back. With a reservation in its status: it holds just that. Without: it waits,
     unless the engine has admitted it and the admission is still on its way.
     """
-    key = workload.key
-    version = workload.metadata.resource_version
+    key, version = workload.key, workload.metadata.resource_version
+    finished = condition_is(workload.status.conditions, WorkloadCondition.FINISHED)
     record = state.workloads.get(key)
     if record is not None and record.info.uid != workload.metadata.uid:
         delete_workload(state, key)
         record = None
     if record is not None and _older(version, record.resource_version):
+        return
+    over = state.finished.pop(key, None)
+    if over is not None and over.uid == workload.metadata.uid and (finished or _older(version, over.resource_version)):
+        state.finished[key] = over
         return
     state.malformed.pop(key, None)
     source, checks = (*_source(workload), *problems), {c.name: c.state for c in workload.status.admission_checks}
@@ -44,9 +48,8 @@ def set_workload(state: State, workload: Workload, problems: Sequence[Problem] =
         record = state.workloads[key] = Record(info, source, version)
     record.resource_version, record.source, record.checks = version, source, checks
     record.unhealthy = tuple(n.name for n in workload.status.unhealthy_nodes)
-    if condition_is(workload.status.conditions, WorkloadCondition.FINISHED):
-        if record.state is not WorkloadState.FINISHED:
-            transitions.finish(state, record, info)
+    if finished:
+        transitions.finish(state, record)
     elif workload.status.admission is not None and condition_is(
         workload.status.conditions, WorkloadCondition.QUOTA_RESERVED
     ):
@@ -112,6 +115,7 @@ def look_again(state: State, record: Record) -> None:
 
 def delete_workload(state: State, key: Key) -> None:
     state.malformed.pop(key, None)
+    state.finished.pop(key, None)
     record = state.workloads.get(key)
     if record is not None:
         transitions.forget(state, record)

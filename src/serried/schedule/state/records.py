@@ -154,6 +154,14 @@ WAITS = frozenset({WorkloadState.INADMISSIBLE, WorkloadState.PENDING})
 HOLDS = frozenset({WorkloadState.RESERVING, WorkloadState.ADMITTED, WorkloadState.LEAVING})
 
 
+class Finished(NamedTuple):
+    """What is remembered of a workload that has ended."""
+
+    uid: str
+    resource_version: str
+    local_queue: str
+
+
 class Transition(NamedTuple):
     """One entry of a workload's story."""
 

@@ -22,6 +22,7 @@ from serried.schedule.state.queue_usage import Accounts
 from serried.schedule.state.records import (
     ClusterQueueState,
     CohortState,
+    Finished,
     LocalQueueState,
     LocalUsage,
     Record,
@@ -67,7 +68,10 @@ class State:
         self.sampled_at: datetime | None = None
         #: LocalQueue → what it has used lately
         self.local_usage: dict[Key, LocalUsage] = {}
+        #: workloads that have not ended
         self.workloads: dict[Key, Record] = {}
+        #: workloads that have ended
+        self.finished: dict[Key, Finished] = {}
         #: workloads that cannot be read at all
         self.malformed: dict[Key, Reason] = {}
         #: LocalQueue (there or not) → the active workloads that wait for it, pending or inadmissible

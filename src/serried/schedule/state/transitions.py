@@ -16,6 +16,7 @@ from serried.schedule.state.pending_queue import Unschedulable
 from serried.schedule.state.records import (
     HOLDS,
     WAITS,
+    Finished,
     InFlight,
     Promise,
     Record,
@@ -38,8 +39,8 @@ _INADMISSIBLE = frozenset({WorkloadState.INADMISSIBLE})
 #: Transition → the states it leads from, and those it leads to.
 TABLE: Final[Mapping[str, tuple[frozenset[WorkloadState], frozenset[WorkloadState]]]] = {
     # Whatever it was, it waits from now on: in a ClusterQueue, or for a reason in none.
-    "queued": (_NEW | WAITS | HOLDS | _FINISHED, _PENDING),
-    "inadmissible": (_NEW | WAITS | HOLDS | _FINISHED, _INADMISSIBLE),
+    "queued": (_NEW | WAITS | HOLDS, _PENDING),
+    "inadmissible": (_NEW | WAITS | HOLDS, _INADMISSIBLE),
     # Others are preempted for it; and it gives up, or takes, what was kept for it.
     "promised": (_PENDING, _PENDING),
     "promise over": (_PENDING, _PENDING),
@@ -55,7 +56,7 @@ TABLE: Final[Mapping[str, tuple[frozenset[WorkloadState], frozenset[WorkloadStat
     "decision refused": (HOLDS, HOLDS),
     "eviction refused": (_LEAVING, HOLDS),
     # Its status says so.
-    "reservation heard": (_NEW | WAITS | HOLDS | _FINISHED, HOLDS),
+    "reservation heard": (_NEW | WAITS | HOLDS, HOLDS),
     "decision heard": (HOLDS, HOLDS),
     "claims heard": (HOLDS, HOLDS),
     "read anew": (HOLDS, HOLDS),
@@ -473,15 +474,14 @@ def _wake_successors(state: State, record: Record) -> None:
         state.requeue.activate(name)
 
 
-def finish(state: State, record: Record, info: WorkloadInfo | None = None) -> None:
-    """It has ended. Of what it was, only what names it is kept: there may be many thousands of them."""
-    _exit(state, record)
-    record.info = replace(info or record.info, pod_sets=(), min_counts=(), problems=())
-    record.source, record.checks, record.last_reason = (), {}, None
+def finish(state: State, record: Record) -> None:
+    """It has ended, and its record with it: of those that have, there may be many thousands."""
+    forget(state, record)
     _move(state, record, "finished", WorkloadState.FINISHED)
+    state.finished[record.info.key] = Finished(record.info.uid, record.resource_version, record.info.queue[1])
 
 
 def forget(state: State, record: Record) -> None:
-    """The object is gone."""
+    """Nothing is left of it."""
     _exit(state, record)
     del state.workloads[record.info.key]

@@ -50,6 +50,7 @@ def _states(state: State) -> None:
             queued[key] += 1
         assert state.head(queue) is None or name in state.requeue.queues, f"nobody looks at the candidates of {name}"
         assert set(queue.unreported) <= set(orders), f"{name} means to tell some who are not in it"
+    assert not state.workloads.keys() & state.finished.keys(), "some have ended, and have not"
     for key, record in state.workloads.items():
         assert record.info.key == key
         assert queued[key] == (record.state is WorkloadState.PENDING), (

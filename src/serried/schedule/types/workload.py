@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import msgspec
 
@@ -43,7 +43,7 @@ def key_of(order: Order) -> Key:
     return order[3], order[4]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WorkloadInfo:
     """What of a Workload decides about its admission. Equal values are decided alike."""
 
@@ -70,12 +70,13 @@ class WorkloadInfo:
     gated: bool = False
     #: what is wrong with it as written; not empty: it cannot be admitted until it is changed
     problems: tuple[Problem, ...] = ()
+    #: where it stands in a ClusterQueue
+    order: Order = field(init=False, compare=False, repr=False)
 
-    @cached_property
-    def order(self) -> Order:
-        return (-self.priority, self.queued_at.timestamp(), self.uid, *self.key)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "order", (-self.priority, self.queued_at.timestamp(), self.uid, *self.key))
 
-    @cached_property
+    @property
     def equivalence_class(self) -> bytes:
         """Workloads of one ClusterQueue with the same value fit, or do not fit, alike."""
         return msgspec.msgpack.encode(
