@@ -27,7 +27,7 @@ from serried.api.meta import Key, condition_is
 from serried.api.names import PendingReason
 from serried.api.quantity import resource_value
 from serried.place.options import PlaceOptions
-from serried.schedule.cycle.cycle import Admit, Cycle, Evict, Finish
+from serried.schedule.cycle.cycle import Admit, Evict, Finish
 from serried.schedule.cycle.second_pass import needs_second
 from serried.schedule.engine import Engine
 from serried.schedule.state.records import ClusterQueueState, LocalUsage, Record, WorkloadState
@@ -35,6 +35,7 @@ from serried.schedule.state.state import State
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options, Transformation
 from serried.schedule.types.reasons import Reason
+from tests.conformance import peer
 
 Case = Mapping[str, Any]
 
@@ -132,13 +133,13 @@ class _Outcome:
 def _run(case: Case) -> _Outcome:
     engine = _engine(case)
     state = engine._state
-    now = datetime.fromisoformat(case["now"])
+    now, gates = datetime.fromisoformat(case["now"]), peer.Gates.of(case)
     outcome = _Outcome(engine)
     heads: list[Key] = []
     for _ in range(case.get("cycles", 1)):
         heads = _heads(state)
         second = {key for key in state.requeue.workloads if needs_second(state, state.workloads[key])}
-        cycle: Cycle = engine.cycle(now)
+        cycle = peer.run_cycle(state, now, gates)
         # To admit what has its quota and no checks left is not for Kueue's scheduler, but for another part of it.
         outcome.admits += [a for a in cycle.decisions if a.kind != "checks"]
         outcome.evictions += cycle.evictions
@@ -150,7 +151,7 @@ def _run(case: Case) -> _Outcome:
             record = state.workloads[key]
             if record.reservation is None and record.last_reason is not None:
                 outcome.told[key] = _code(record.last_reason)
-                outcome.skipped[record.cluster_queue] += record.last_reason.constraint.startswith("the victims")
+                outcome.skipped[record.cluster_queue] += record.last_reason.constraint == peer.SKIPPED_PREEMPTION
         error = case.get("workloadStatusPatchError")
         if error:
             for decision in cycle.decisions:
@@ -248,13 +249,6 @@ def _engine(case: Case) -> Engine:
                 tuple(usage.get("resourceWeights", {}).items()),
             ),
             priority_boost=gates.get("PriorityBoost", False),
-            partial_admission=gates.get("PartialAdmission", True),
-            one_head=True,
-            recompute=gates.get("TASRecomputeAssignmentWithinSchedulingCycle", True),
-            recompute_victims=gates.get("RecomputeAssignmentUponPreemptionTargetsOverlap", True),
-            fail_fast=gates.get("TASFailedNodeReplacementFailFast", True),
-            reclaim_within_nominal=gates.get("FairSharingPreemptWithinNominal", True),
-            preemption_gates=gates.get("MultiKueueOrchestratedPreemption", False),
             transformations=tuple(_transformation(t) for t in case.get("resourceTransformations", ())),
         ),
     )
@@ -274,7 +268,11 @@ def _engine(case: Case) -> Engine:
         for body in case.get(name, ()):
             put(msgspec.convert(body, kind))
     for body in case["workloads"]:
-        engine.set_workload(msgspec.convert(body, Workload))
+        workload = msgspec.convert(body, Workload)
+        if not gates.get("PartialAdmission", True):
+            for pod_set in workload.spec.pod_sets:
+                pod_set.min_count = None
+        engine.set_workload(workload)
     for name in case.get("deletedLocalQueues", ()):
         namespace, _, queue = name.partition("/")
         engine.delete_local_queue((namespace, queue))

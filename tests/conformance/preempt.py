@@ -40,6 +40,7 @@ from serried.schedule.state.state import State
 from serried.schedule.types.moment import Moment
 from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options
 from serried.schedule.types.workload import priority_boost, read_workload
+from tests.conformance.peer import Gates, reclaiming
 
 Case = Mapping[str, Any]
 _MODES = {
@@ -91,7 +92,6 @@ def _engine(case: Case) -> Engine:
             fair_sharing=FairSharing(tuple(strategies)) if fair.get("enabled") else None,
             admission_fair_sharing=AdmissionFairSharing(0, 0) if "admissionFairSharing" in case else None,
             priority_boost=gates.get("PriorityBoost", False),
-            reclaim_within_nominal=gates.get("FairSharingPreemptWithinNominal", True),
         )
     )
     for body in case.get("topologies", ()):
@@ -375,7 +375,8 @@ def _victims(case: Case) -> dict[str, Any]:
     incoming = Record(read_workload(workload, boost=state.options.priority_boost), (), "")
     needed, contested = _assigned(case)
     queue = case["targetClusterQueue"]
-    found = find_targets(state, PreemptionRequest(incoming.info, queue, needed, contested), Moment(_now(case)))
+    with reclaiming(Gates.of(case)):
+        found = find_targets(state, PreemptionRequest(incoming.info, queue, needed, contested), Moment(_now(case)))
     rows = []
     fields = {k for row in case["expected"]["preempted"] for k in row} or {"workload", "reason"}
     for victim in found:

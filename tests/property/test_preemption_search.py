@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, event, given, settings
-from hypothesis import strategies as st
 
 from serried.schedule.cycle.nominate import preemption_oracle, preemption_request
-from serried.schedule.engine import Engine
 from serried.schedule.flavors.assigner import assign
 from serried.schedule.flavors.assignment import Fit
 from serried.schedule.flavors.flavor_topology import find_places
@@ -20,66 +17,8 @@ from serried.schedule.preemption.fair_sharing import FairTrial, fair_targets
 from serried.schedule.preemption.search import find_targets
 from serried.schedule.state.state import State
 from serried.schedule.types.moment import Moment
-from serried.schedule.types.options import FairSharing, Options
-from tests.unit.schedule.objects import (
-    BLOCK,
-    GPU,
-    NS,
-    RACK,
-    at,
-    cluster_queue,
-    feed,
-    flavor,
-    local_queue,
-    node,
-    pod_set,
-    topology,
-    with_admission,
-    workload,
-)
-
-POLICIES = ("Never", "LowerPriority", "LowerOrNewerEqualPriority", "Any")
-TOPOLOGIES: tuple[dict[str, Any] | None, ...] = (None, {"required": RACK}, {"preferred": RACK}, {"required": BLOCK})
-
-
-@st.composite
-def jobs(draw: st.DrawFn) -> tuple[str, int, dict[str, Any]]:
-    """(queue, priority, pod set)."""
-    queue, priority = draw(st.sampled_from("ab")), draw(st.integers(0, 3))
-    pods, gpus, where = draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.sampled_from(TOPOLOGIES))
-    return queue, priority, pod_set(pods, gpu=gpus, topology=where, ours=where is None)
-
-
-@st.composite
-def clusters(draw: st.DrawFn) -> Engine:
-    """Two racks in each of two blocks, and two ClusterQueues in a cohort whose quota may be less than the nodes hold,
-    full of jobs."""
-    fair = FairSharing() if draw(st.booleans()) else None
-    engine = Engine(options=Options(fair_sharing=fair, preemption=False))
-    engine.set_namespace(NS, {})
-    for i in range(draw(st.sampled_from((4, 8)))):
-        feed(engine, node(f"n{i}", block=f"b{i // 2 % 2}", rack=f"r{i % 4}", gpus=4))
-    for item in (topology(), flavor("f", "fabric")):
-        feed(engine, item)
-    for name in "ab":
-        spec: dict[str, Any] = {
-            "withinClusterQueue": draw(st.sampled_from(POLICIES[:3])),
-            "reclaimWithinCohort": draw(st.sampled_from(POLICIES)),
-        }
-        if fair is None and draw(st.booleans()):
-            spec["borrowWithinCohort"] = {"policy": "LowerPriority", "maxPriorityThreshold": draw(st.integers(0, 2))}
-        quota = draw(st.integers(4, 20))
-        feed(engine, cluster_queue(name, flavors={"f": {GPU: quota}}, cohortName="c", preemption=spec))
-        feed(engine, local_queue(name, name))
-    for i, (queue, priority, pods) in enumerate(draw(st.lists(jobs(), min_size=3, max_size=14))):
-        job = workload(f"w{i}", pods, queue=queue, priority=priority, created=draw(st.integers(0, 3)))
-        feed(engine, job)
-        for admit in engine.cycle(at(9)).decisions:
-            if admit.key[1] == f"w{i}":
-                given_ = with_admission(job, admit.admission)
-                given_.status.conditions[0].last_transition_time = at(draw(st.integers(0, 2)))
-                feed(engine, given_)
-    return engine
+from tests.property.small_clusters import Story, jobs, stories
+from tests.unit.schedule.objects import NS, at, feed, workload
 
 
 def walk(trial: Trial, targets: Iterator[Target], *, borrowing: bool) -> list[str]:
@@ -134,12 +73,12 @@ def names(targets: list[Target]) -> list[str]:
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(clusters(), jobs())
-def test_as_a_walk_finds_them(engine: Engine, job: tuple[str, int, dict[str, Any]]) -> None:
+@given(stories(), jobs())
+def test_as_a_walk_finds_them(story: Story, job: tuple[str, int, dict[str, Any]]) -> None:
+    engine = story.tell()
     queue, priority, pods = job
     feed(engine, workload("new", pods, queue=queue, priority=priority + 1, created=2))
     state = engine._state
-    state.options = replace(state.options, preemption=True)
     record = state.workloads[NS, "new"]
     moment = Moment(at(9))
     of = state.cluster_queues[queue]

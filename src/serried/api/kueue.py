@@ -234,15 +234,6 @@ class PriorityClassRef(Wire):
     name: str
 
 
-class PreemptionGate(Wire):
-    name: str
-
-
-class PreemptionGateState(Wire):
-    name: str
-    position: str
-
-
 class WorkloadSpec(Wire):
     pod_sets: list[PodSet] = []
     queue_name: str = ""
@@ -250,7 +241,6 @@ class WorkloadSpec(Wire):
     priority_class_ref: PriorityClassRef | None = None
     active: bool = True
     maximum_execution_time_seconds: int | None = None
-    preemption_gates: list[PreemptionGate] = []
 
 
 class TopologyAssignmentSliceLevelIndividualValues(Wire):
@@ -350,7 +340,6 @@ class WorkloadStatus(Wire):
     reclaimable_pods: list[ReclaimablePod] = []
     resource_requests: list[PodSetResources] = []
     unhealthy_nodes: list[UnhealthyNode] = []
-    preemption_gates: list[PreemptionGateState] = []
     scheduling_stats: SchedulingStats | None = None
 
 

@@ -13,9 +13,6 @@ from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, fits, fits
 #: Kinds of pods that are remembered, at most, and so many bytes of them (8 for each row, 24 beside another pod).
 _KINDS: Final = 1024
 _BYTES: Final = 2**25
-#: Changes that are remembered. Whoever has not been asked for since is worked out anew everywhere.
-_CHANGES: Final = 4096
-
 #: Amounts that are worked out all at once; of more, one resource after the other, to need less memory.
 _FEW: Final = 16_384
 
@@ -39,16 +36,16 @@ class FitCache:
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
         self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
-        #: the rows of the last changes, and how many there were before these
-        self._changes: list[Ints] = []
-        self._forgotten = 0
+        #: how many changes there were, and which was the last one of each row
+        self._changes = 0
+        self._changed: Ints = np.zeros(capacity.rows, dtype=np.int64)
 
     def touch(self, rows: Ints) -> None:
         """What is free at these rows is not what it was."""
-        self._changes.append(rows)
-        if len(self._changes) > 2 * _CHANGES:
-            del self._changes[:_CHANGES]
-            self._forgotten += _CHANGES
+        if len(self._changed) != self._capacity.rows:
+            self._changed = np.resize(self._changed, self._capacity.rows)
+        self._changes += 1
+        self._changed[rows] = self._changes
 
     def of(self, vector: Vector, *, assume_empty: bool) -> Ints:
         """How many pods of this kind each row has room for; with `assume_empty`, if every workload were gone.
@@ -67,20 +64,17 @@ class FitCache:
         rows = self._capacity.rows
         key = (assume_empty, *_bytes(vector), *_bytes(other))
         entry = self._entries.get(key)
-        now = self._forgotten + len(self._changes)
-        if entry is None or len(entry.pods) != rows or entry.seen < self._forgotten:
-            entry = self._entries[key] = _Entry(*_work_out(array, vector, other, np.arange(rows)), now)
+        if entry is None or len(entry.pods) != rows:
+            entry = self._entries[key] = _Entry(*_work_out(array, vector, other, np.arange(rows)), self._changes)
             if len(self._entries) > min(_KINDS, max(4, _BYTES // (8 * rows))):
                 self._entries.popitem(last=False)
-        elif entry.seen < now:
-            changed = np.zeros(rows, dtype=np.bool_)
-            changed[np.concatenate(self._changes[entry.seen - self._forgotten :])] = True
-            some = np.flatnonzero(changed)
+        elif entry.seen < self._changes:
+            some = np.flatnonzero(self._changed > entry.seen)
             pods, beside, welcome = _work_out(array, vector, other, some)
             entry.pods[some] = pods
             if other is not None:
                 entry.beside[some], entry.welcome[some] = beside, welcome
-            entry.seen = now
+            entry.seen = self._changes
         self._entries.move_to_end(key)
         return entry
 

@@ -53,6 +53,8 @@ class World:
         self._pods_on: dict[int, dict[Key, BoundPod]] = {}
         self._holds: dict[Key, Hold] = {}
         self._hold_index = HoldIndex()
+        #: how often what a workload takes on nodes was changed, or a change rolled back
+        self.hold_changes = 0
         self._vectors: dict[tuple[tuple[str, int], ...], Vector] = {}
         self.holds: Mapping[Key, Hold] = MappingProxyType(self._holds)
         self.pods: Mapping[Key, BoundPod] = MappingProxyType(self._pods)
@@ -250,6 +252,7 @@ class World:
         """Charges a pod that no hold covers, or takes that back. One that has a workload would go with that."""
         pod.counted = sign > 0
         if pod.workload is not None:
+            self.hold_changes += 1
             uncovered = self._uncovered.setdefault(pod.workload, {})
             if pod.counted:
                 uncovered[pod] = None
@@ -285,6 +288,7 @@ class World:
 
     def _shift(self, part: PodSetHold, row: int, pods: int) -> None:
         """Charges so many pods of a part more (or fewer) to a row."""
+        self.hold_changes += 1
         before = part.charged.get(row, 0)
         part.charged[row] = now = before + pods
         if not now:
@@ -479,6 +483,7 @@ class World:
         return dict(zip(rows[at].tolist(), taken[at].tolist(), strict=True))
 
     def _charge_part(self, part: PodSetHold, sign: int) -> None:
+        self.hold_changes += 1
         rows, counts = part.rows_and_counts()
         self._add(self.capacity.free, part.vector, rows, amounts(part.vector, counts), -sign)
         self.nodes.references[rows] += sign

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from serried.schedule.state.pending_queue import PendingQueue, Scan, Unschedulable
+from serried.schedule.state.sweep import Sweep
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order
@@ -21,7 +22,7 @@ def refused(
 
 
 def queue(*classes: str, strict: bool = False) -> PendingQueue:
-    result = PendingQueue(strict=strict)
+    result = PendingQueue(Sweep(), strict=strict)
     for i, name in enumerate(classes):
         result.add(order(i), name.encode())
     return result

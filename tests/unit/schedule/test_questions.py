@@ -36,9 +36,9 @@ from tests.unit.schedule.test_second import CHECKS, check
 
 #: What is only remembered so that it need not be worked out again, by the name of its class.
 REMEMBERED = {
-    "World": {"_trees", "_vectors", "fit_cache", "holds", "pods"},
+    "World": {"_trees", "_vectors", "fit_cache", "hold_changes", "holds", "pods"},
     "Nodes": {"_columns"},
-    "State": {"top_holders", "event", "flavors", "topologies"},
+    "State": {"departures", "top_holders", "event", "flavors", "topologies"},
     "QuotaNode": {"_lendable", "parent", "children", "borrowers"},
 }
 

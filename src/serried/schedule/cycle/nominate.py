@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from serried.model.capacity import Ints
+from serried.model.departures import Departures
 from serried.model.requests import PodSetRequest
 from serried.place.topology_request import layers_of
 from serried.quota.quotas import FlavorResource
@@ -57,14 +59,15 @@ def nominate(
         rules = replace(rules, start=start)
     old = slice_before(state, queue, info)
     if old is None or old.reservation is None:
-        return _with_most(state, queue, info, moment, rules)
+        return with_most(info, lambda pod_sets: _best(state, queue, info, pod_sets, moment, rules))
     # It has the flavors of the slice that it replaces, and what that has counts as free.
     has: dict[str, tuple[Mapping[str, str], Mapping[str, int]]] = {
         a.name: (a.flavors, {}) for a in old.reservation.admission.pod_set_assignments
     }
     mark = state.journal.checkpoint()
     remove(state, old)
-    found = _with_most(state, queue, info, moment, replace(rules, replaced=has))
+    rules = replace(rules, replaced=has)
+    found = with_most(info, lambda pod_sets: _best(state, queue, info, pod_sets, moment, rules))
     state.journal.rollback(mark)
     found.replaces = old
     return found
@@ -85,19 +88,19 @@ def remove(state: State, record: Record) -> None:
     state.world.release(record.info.key, with_pods=True)
 
 
-def _with_most(state: State, queue: ClusterQueueState, info: WorkloadInfo, moment: Moment, rules: Rules) -> Nomination:
-    """With all pods, or with as many as possible."""
-    full = _nominate(state, queue, info, info.pod_sets, moment, rules)
-    if full.fits or full.targets or not state.options.partial_admission:
+def with_most(info: WorkloadInfo, find: Callable[[tuple[PodSetRequest, ...]], Nomination]) -> Nomination:
+    """What is found with all pods, or else with as many as possible."""
+    full = find(info.pod_sets)
+    if full.fits or full.targets:
         return full
 
     def acceptable(pod_sets: tuple[PodSetRequest, ...]) -> bool:
-        found = _nominate(state, queue, info, pod_sets, moment, rules)
+        found = find(pod_sets)
         full.assignment.blocked_on |= found.assignment.blocked_on
         return found.fits or bool(found.targets)
 
     fewer = reduced(info.pod_sets, info.min_counts, acceptable)
-    return full if fewer is None else _nominate(state, queue, info, fewer, moment, rules)
+    return full if fewer is None else find(fewer)
 
 
 def reduced(
@@ -146,7 +149,7 @@ def _paired(
     return list(zip(pod_sets, padded, strict=True))
 
 
-def _nominate(
+def _best(
     state: State,
     queue: ClusterQueueState,
     info: WorkloadInfo,
@@ -154,18 +157,15 @@ def _nominate(
     moment: Moment,
     rules: Rules,
 ) -> Nomination:
-    oracle = preemption_oracle(state, queue, info, moment)
+    """The best of several scans, each without the flavors in which the ones before found no place."""
     best: Nomination | None = None
     blocked_on = Changed.NOTHING
-    for _ in range(1 if state.options.one_head else _RETRIES):
-        found = assign(state, queue, pod_sets, oracle, rules)
-        if found.mode != Fit.NO_FIT:
-            find_places(state, queue, info, found, only_whether=rules.only_whether)
-        here = Nomination(found, pod_sets, [])
-        mode = found.mode
-        if mode == Fit.FIT:
+    for _ in range(_RETRIES):
+        here = scan(state, queue, info, pod_sets, moment, rules)
+        found = here.assignment
+        if here.fits:
             return here
-        if mode == Fit.PREEMPT:
+        if found.mode == Fit.PREEMPT:
             here.targets = targets_of(state, queue, info, found, moment)
         blocked_on |= found.blocked_on
         if best is None or _better(here, best):
@@ -187,6 +187,21 @@ def _nominate(
     return best
 
 
+def scan(
+    state: State,
+    queue: ClusterQueueState,
+    info: WorkloadInfo,
+    pod_sets: tuple[PodSetRequest, ...],
+    moment: Moment,
+    rules: Rules,
+) -> Nomination:
+    """Flavors and places by one scan of the flavors. Whom to preempt is not looked for yet."""
+    found = assign(state, queue, pod_sets, preemption_oracle(state, queue, info, moment), rules)
+    if found.mode != Fit.NO_FIT:
+        find_places(state, queue, info, found, only_whether=rules.only_whether)
+    return Nomination(found, pod_sets, [])
+
+
 def _better(a: Nomination, b: Nomination) -> bool:
     def worth(n: Nomination) -> int:
         furthest = n.assignment.furthest()
@@ -201,32 +216,44 @@ def targets_of(
 ) -> list[Target]:
     """Whom to preempt so that the workload fits with just these flavors, in quota and on the nodes. The places that it
     will have then are set in `found`."""
-    if info.gated and state.options.preemption_gates:
-        return []
+    request, targets = find_for(state, queue, info, found, moment)
+    if targets and request.nodes is not None:
+        place_without = partial(_place_without, state, queue, info, found, all_candidates(state, request, moment))
+        targets = more_compact(state, request, found, targets, moment, place_without)
+        place_without([target.record for target in targets])
+    return targets
+
+
+def find_for(
+    state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment, moment: Moment
+) -> tuple[PreemptionRequest, list[Target]]:
+    """What the workload may preempt others for, and whom; without breaking ties, and without the places."""
     request = preemption_request(state, queue, info, found)
     asked = [t.possibility for p in found.pod_sets for t in p.tried.values() if t.possibility is not None]
     if request.nodes is None and len(request.needed) == 1 and asked and max(asked) == Fit.NO_CANDIDATES:
         # It is all that is needed, and was searched for already.
-        return []
+        return request, []
     targets = find_targets(state, request, moment)
     if not targets and request.nodes is not None and request.contested != request.needed.keys():
         # Those who are in the way on the nodes may use other resources than those whose quota is short.
         request = replace(request, contested=frozenset(request.needed), short=request.contested)
         targets = find_targets(state, request, moment)
-    if not targets or request.nodes is None:
-        return targets
+    return request, targets
 
-    def place_without(records: Sequence[Record]) -> None:
-        mark = state.journal.checkpoint()
-        departures = all_candidates(state, request, moment).of([record.info.key for record in records])
-        state.world.leaving(departures).first(len(records))
-        places_now(state, queue, info, found)
-        state.journal.rollback(mark)
 
-    if not state.options.one_head:
-        targets = more_compact(state, request, found, targets, moment, place_without)
-    place_without([target.record for target in targets])
-    return targets
+def _place_without(
+    state: State,
+    queue: ClusterQueueState,
+    info: WorkloadInfo,
+    found: Assignment,
+    candidates: Departures,
+    gone: Sequence[Record],
+) -> None:
+    """Sets in an assignment the places that there are with some workloads gone."""
+    mark = state.journal.checkpoint()
+    state.world.leaving(candidates.of([record.info.key for record in gone])).first(len(gone))
+    places_now(state, queue, info, found)
+    state.journal.rollback(mark)
 
 
 def preemption_request(

@@ -1,16 +1,23 @@
-"""In which order the candidates of one round are served: by borrowing and priority, or by a tournament of shares."""
+"""In which order candidates are served: by borrowing and priority, or by a tournament of shares.
+
+What a candidate would get is worked out late: only when it may be the next one, and anew if something was given or
+taken since. Until then it stands where it would at best, so nobody is served out of order, and what is worked out for
+the one that is served holds.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from serried.quota.quotas import FlavorResource
 from serried.quota.tree import DominantShare, QuotaNode
 from serried.schedule.cycle.nominate import Nomination
 from serried.schedule.state.records import ClusterQueueState, Record
 from serried.schedule.state.state import State
+from serried.schedule.types.workload import Order
 
 
 @dataclass(eq=False)
@@ -19,98 +26,147 @@ class Entry:
 
     record: Record
     queue: ClusterQueueState
-    nomination: Nomination
-    #: how often places had been given or taken when it was nominated
-    seen: int = 0
-    #: another one took what it would have got
-    skipped: bool = False
-    #: what it keeps from those behind it, until the round is over
-    blocks: Mapping[FlavorResource, int] = field(default_factory=dict)
+    #: None: not worked out yet
+    nomination: Nomination | None = None
+    #: how often quota or places had been given or taken when it was nominated
+    moves: int = -1
+    #: the level of borrowing and the usage it asks for: as nominated, or as known from an earlier cycle, or at best
+    borrowing: int = 0
+    usage: Mapping[FlavorResource, int] = field(default_factory=dict)
+
+    @property
+    def order(self) -> Order:
+        return self.record.info.order
+
+    @property
+    def found(self) -> Nomination:
+        """What it would get; it has to be nominated."""
+        assert self.nomination is not None
+        return self.nomination
+
+    def nominated(self, nomination: Nomination, moves: int) -> None:
+        self.nomination, self.moves = nomination, moves
+        self.borrowing = nomination.assignment.borrowing
+        self.usage = {fr: amount for fr, amount in nomination.assignment.usage.items() if amount}
 
 
-def in_order(state: State, entries: Sequence[Entry], following: Callable[[Entry], Entry | None]) -> Iterator[Entry]:
-    """Entries one after the other; under fair sharing each is chosen for the shares of the moment it is asked for.
-
-    `following`: the next candidate of the same ClusterQueue, asked for when an entry has been served.
-    """
-    if state.fair_sharing is None:
-        heap = [(e.nomination.assignment.borrowing, e.record.info.order, e) for e in entries]
-        heapq.heapify(heap)
-        while heap:
-            _, _, entry = heapq.heappop(heap)
-            yield entry
-            follower = following(entry)
-            if follower is not None:
-                found = follower.nomination.assignment
-                heapq.heappush(heap, (found.borrowing, follower.record.info.order, follower))
-        return
-    trees: dict[str, list[Entry]] = {}
-    for entry in sorted(entries, key=lambda e: e.record.info.order):
-        trees.setdefault(state.ledger.tree_of(entry.queue.name), []).append(entry)
-    for members in trees.values():
-        # Keys by the identity of entries that are alive.
-        known: dict[int, tuple[tuple[int, ...], _Keys]] = {}
-        left = {entry.queue.name: entry for entry in members}
-        root = state.ledger.queue(members[0].queue.name).root
-        while left:
-            winner = next(iter(left.values())) if root.is_queue else _tournament(state, root, left, known)
-            del left[winner.queue.name]
-            known.pop(id(winner), None)
-            yield winner
-            follower = following(winner)
-            if follower is not None:
-                left[winner.queue.name] = follower
+#: Brings a candidate up to date; False: there is no time for that any more.
+Nominate = Callable[[Entry], bool]
 
 
-#: For each cohort above a candidate's queue, by id: what it is compared by there.
+class Line(Protocol):
+    """Candidates, at most one of each ClusterQueue, of which the next one is asked for."""
+
+    def add(self, entry: Entry) -> None: ...
+
+    def next(self, nominate: Nominate) -> Entry | None:
+        """The next one, which leaves the line; None: nobody is left, or there is no time to find out who."""
+
+
+def line(state: State) -> Line:
+    return ByBorrowing() if state.fair_sharing is None else ByShares(state)
+
+
+class ByBorrowing:
+    """Who borrows less comes first, then who has the higher priority, then who has waited longer."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, Order, Entry]] = []
+
+    def add(self, entry: Entry) -> None:
+        heapq.heappush(self._heap, (entry.borrowing, entry.order, entry))
+
+    def next(self, nominate: Nominate) -> Entry | None:
+        while self._heap:
+            entry = self._heap[0][-1]
+            if not nominate(entry):
+                return None
+            heapq.heappop(self._heap)
+            if not self._heap or (entry.borrowing, entry.order) < self._heap[0][:2]:
+                return entry
+            self.add(entry)
+        return None
+
+
+#: For each cohort above a candidate's queue, by id: whether the child on the way to it borrows what is asked for, and
+#: the share of that child, with the candidate counted in.
 _Keys = Mapping[int, tuple[bool, DominantShare]]
 
 
-def _tournament(
-    state: State, root: QuotaNode, entries: Mapping[str, Entry], known: dict[int, tuple[tuple[int, ...], _Keys]]
-) -> Entry:
-    """The winner at the root: at each node, the best of what its children send up.
+class ByShares:
+    """In each tree of cohorts, from the bottom up, whoever keeps the share of its side the lowest wins.
 
-    `known`: keys worked out before, which hold as long as nothing has changed in the nodes they come from.
+    One tree after the other: that of the first candidate by priority and time comes first.
     """
-    keys: dict[int, _Keys] = {}
-    for entry in entries.values():
-        nodes = state.ledger.queue(entry.queue.name).path()
-        changes = tuple(node.changes for node in nodes if node.parent is not None)
-        found = known.get(id(entry))
-        if found is None or found[0] != changes:
-            found = known[id(entry)] = (changes, _shares(state, entry))
-        keys[id(entry)] = found[1]
-    winners: dict[int, Entry] = {}
-    for node in _bottom_up(root):
-        if node.is_queue:
-            if node.name in entries:
-                winners[id(node)] = entries[node.name]
-            continue
-        sent = [winners[id(child)] for child in node.children if id(child) in winners]
-        if sent:
-            winners[id(node)] = min(sent, key=_better(keys, node))
-    return winners[id(root)]
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        #: tree → ClusterQueue → its candidate
+        self._trees: dict[str, dict[str, Entry]] = {}
+        #: entry, by id → changes of usage above its queue, what it asks for, and its keys then
+        self._known: dict[int, tuple[tuple[object, ...], _Keys]] = {}
+
+    def add(self, entry: Entry) -> None:
+        self._trees.setdefault(self._state.ledger.tree_of(entry.queue.name), {})[entry.queue.name] = entry
+
+    def next(self, nominate: Nominate) -> Entry | None:
+        for entries in self._in_order():
+            root = self._state.ledger.queue(next(iter(entries))).root
+            while True:
+                winners = [next(iter(entries.values()))] if root.is_queue else list(self._winners(root, entries))
+                moves = [entry.moves for entry in winners]
+                if not all(map(nominate, winners)):
+                    return None
+                if moves == [entry.moves for entry in winners]:
+                    break
+            del entries[winners[-1].queue.name]
+            self._known.pop(id(winners[-1]), None)
+            return winners[-1]
+        return None
+
+    def _in_order(self) -> list[dict[str, Entry]]:
+        """The trees in which there is somebody: the one last worked on first, since it is the first to be there."""
+        return [entries for entries in self._trees.values() if entries]
+
+    def _winners(self, root: QuotaNode, entries: Mapping[str, Entry]) -> Iterable[Entry]:
+        """The winner at each cohort, that of the root last: the best of what its children send up."""
+        keys = {id(entry): self._keys(entry) for entry in entries.values()}
+        sent: dict[int, Entry] = {}
+        for node in _bottom_up(root):
+            if node.is_queue:
+                if node.name in entries:
+                    sent[id(node)] = entries[node.name]
+                continue
+            found = [sent[id(child)] for child in node.children if id(child) in sent]
+            if found:
+                sent[id(node)] = min(found, key=_at(keys, node))
+                yield sent[id(node)]
+
+    def _keys(self, entry: Entry) -> _Keys:
+        """What it is compared by, known as long as nothing has changed in the nodes that comes from."""
+        nodes = self._state.ledger.queue(entry.queue.name).path()
+        changes = (entry.moves, *(node.changes for node in nodes if node.parent is not None))
+        known = self._known.get(id(entry))
+        if known is None or known[0] != changes:
+            known = self._known[id(entry)] = (changes, _shares(self._state, entry))
+        return known[1]
 
 
-def _better(keys: Mapping[int, _Keys], node: QuotaNode) -> Callable[[Entry], tuple[object, ...]]:
+def _at(keys: Mapping[int, _Keys], node: QuotaNode) -> Callable[[Entry], tuple[object, ...]]:
     def key(entry: Entry) -> tuple[object, ...]:
         borrows, share = keys[id(entry)][id(node)]
-        return (borrows, share, entry.record.info.order)
+        return (borrows, share, entry.order)
 
     return key
 
 
 def _shares(state: State, entry: Entry) -> _Keys:
-    """For each cohort above the candidate's queue: whether the child on the way to it borrows what is asked for, and
-    the share of that child, with the candidate counted in."""
-    usage: Mapping[FlavorResource, int] = {c: a for c, a in entry.nomination.assignment.usage.items() if a}
     mark = state.journal.checkpoint()
-    state.ledger.charge(entry.queue.name, usage)
+    state.ledger.charge(entry.queue.name, entry.usage)
     result = {}
     for node in state.ledger.queue(entry.queue.name).path():
         if node.parent is not None:
-            result[id(node.parent)] = (any(node.exceeds(fr) for fr in usage), node.share())
+            result[id(node.parent)] = (any(node.exceeds(fr) for fr in entry.usage), node.share())
     state.journal.rollback(mark)
     return result
 

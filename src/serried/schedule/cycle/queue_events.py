@@ -39,7 +39,7 @@ def put_cluster_queue(state: State, given: ClusterQueue, quotas: Quotas, problem
     strict = given.spec.queueing_strategy == "StrictFIFO"
     moves = queue is not None and queue.spec.namespace_selector != given.spec.namespace_selector
     if queue is None:
-        pending = PendingQueue(strict=strict)
+        pending = PendingQueue(state.sweep, strict=strict)
         queue = ClusterQueueState(name, given.spec, 0, quotas, problems, terminating, pending, _UNKNOWN)
         state.cluster_queues[name] = queue
     elif queue.pending.strict != strict:

@@ -137,13 +137,10 @@ def _replace_node(state: State, record: Record, reservation: Reservation) -> Ite
     replacement = Replacement(lost[0], current, lone_pod=record.info.lone_pod)
     found = _place(state, reservation, list(current), replacement)
     if isinstance(found, NoPlacement):
-        if state.options.fail_fast:
-            yield Eviction(
-                EvictedReason.NODE_FAILURES,
-                f"Workload was evicted as there was no replacement for a failed node: {lost[0]}",
-            )
-        else:
-            state.requeue.wait(record.info.key, Changed.NODES)
+        yield Eviction(
+            EvictedReason.NODE_FAILURES,
+            f"Workload was evicted as there was no replacement for a failed node: {lost[0]}",
+        )
         return
     changed = _with_places(reservation, found)
     if changed is not None:

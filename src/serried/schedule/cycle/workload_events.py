@@ -166,7 +166,6 @@ def _source(workload: Workload) -> tuple[object, ...]:
         evicted and (evicted.status, evicted.reason, evicted.last_transition_time),
         status.reclaimable_pods,
         status.requeue_state,
-        status.preemption_gates,
     )
 
 

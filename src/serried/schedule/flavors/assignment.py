@@ -133,8 +133,6 @@ class PodSetChoice:
     error: str = ""
     tried: dict[str, Tried] = field(default_factory=dict)
     placement: Placement | None = None
-    #: the place it would have on empty nodes; only while it has to wait for others to go
-    wanted: Placement | None = None
     #: its place is named later, when its admission checks are ready
     delayed: bool = False
     no_fit: str = ""
@@ -195,10 +193,6 @@ class Assignment:
     @property
     def placements(self) -> tuple[Placement, ...]:
         return tuple(p.placement for p in self.pod_sets if p.placement is not None)
-
-    @property
-    def wanted(self) -> tuple[Placement, ...]:
-        return tuple(p.wanted for p in self.pod_sets if p.wanted is not None)
 
     def furthest(self) -> tuple[PodSetChoice, Refusal] | None:
         """The refusal that came closest to fitting, and whose it is; None when nothing was refused."""

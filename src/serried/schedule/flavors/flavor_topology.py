@@ -8,10 +8,8 @@ from functools import partial
 
 from serried.api.core import Toleration
 from serried.api.kueue import ResourceFlavor
-from serried.api.meta import Key
 from serried.api.names import PendingReason
 from serried.model.capacity import Ints
-from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
 from serried.place.place import nodes_for, place
 from serried.place.result import NoPlacement
@@ -90,25 +88,31 @@ def find_places(
             groups.setdefault(flavor, []).append(choice)
     if not groups:
         return
-    if found.mode == Fit.FIT and _place_all(
-        state, queue, info, found, groups, assume_empty=False, only_whether=only_whether
-    ):
-        return
+    looked_when_empty = False
+    if found.mode == Fit.FIT:
+        failure = _search(state, info, groups, assume_empty=False, only_whether=only_whether)
+        if failure is None:
+            return
+        _refuse_place(found, *failure, assume_empty=False)
+        # For pod sets of one flavor, the failure says what is on empty nodes, too.
+        looked_when_empty = len(groups) == 1 and failure[1].fits_when_empty is not None
+    if found.mode == Fit.PREEMPT and not looked_when_empty:
+        failure = _search(state, info, groups, assume_empty=True, only_whether=True)
+        if failure is not None:
+            _refuse_place(found, *failure, assume_empty=True)
     for choice in found.pod_sets:
         choice.placement = None
-    if found.mode == Fit.PREEMPT:
-        _place_all(state, queue, info, found, groups, assume_empty=True, only_whether=True)
 
 
 def places_now(state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment) -> bool:
     """Whether the pod sets have a place with these flavors as the nodes are now; sets them if so."""
-    groups = _by_flavor(state, queue, found)
+    groups = by_flavor(state, queue, found)
     return _search(state, info, groups, assume_empty=False, only_whether=False) is None
 
 
 def nodes_now(state: State, queue: ClusterQueueState, info: WorkloadInfo, found: Assignment) -> Ints | None:
     """The rows of the nodes where `places_now` finds a place; None: there is none. Costs less."""
-    groups = _by_flavor(state, queue, found)
+    groups = by_flavor(state, queue, found)
     if len(groups) == 1:
         ((flavor, choices),) = groups.items()
         others, clash = _other_flavors(state, flavor, choices)
@@ -119,7 +123,7 @@ def nodes_now(state: State, queue: ClusterQueueState, info: WorkloadInfo, found:
     return state.world.rows_of(found.placements)
 
 
-def _by_flavor(state: State, queue: ClusterQueueState, found: Assignment) -> dict[str, list[PodSetChoice]]:
+def by_flavor(state: State, queue: ClusterQueueState, found: Assignment) -> dict[str, list[PodSetChoice]]:
     """Flavor → the pod sets that are placed in it now."""
     groups: dict[str, list[PodSetChoice]] = {}
     for choice in found.pod_sets:
@@ -127,23 +131,6 @@ def _by_flavor(state: State, queue: ClusterQueueState, found: Assignment) -> dic
         if flavor and not choice.delayed:
             groups.setdefault(flavor, []).append(choice)
     return groups
-
-
-def still_held(
-    state: State,
-    key: Key,
-    placements: Sequence[Placement],
-    pod_sets: Sequence[PodSetRequest],
-    gone: Sequence[Key],
-) -> bool:
-    """Whether these places are still free, with some workloads gone."""
-    mark = state.journal.checkpoint()
-    for victim in gone:
-        state.world.release(victim, with_pods=True)
-    missing = state.world.hold(key, placements, pod_sets)
-    free = not missing and not state.world.overdrawn(key)
-    state.journal.rollback(mark)
-    return free
 
 
 def placed_choices(state: State, queue: ClusterQueueState, found: Assignment) -> list[PodSetChoice]:
@@ -199,23 +186,8 @@ def _refuse(queue: ClusterQueueState, choice: PodSetChoice, detail: str) -> None
     choice.refusals.append(Refusal(RefusalKind.MISMATCH, choice.error, reason))
 
 
-def _place_all(
-    state: State,
-    queue: ClusterQueueState,
-    info: WorkloadInfo,
-    found: Assignment,
-    groups: dict[str, list[PodSetChoice]],
-    *,
-    assume_empty: bool,
-    only_whether: bool,
-) -> bool:
-    failure = _search(state, info, groups, assume_empty=assume_empty, only_whether=only_whether)
-    if failure is None:
-        if assume_empty:
-            for choice in found.pod_sets:
-                choice.wanted, choice.placement = choice.placement, None
-        return True
-    flavor, result, text = failure
+def _refuse_place(found: Assignment, flavor: str, result: NoPlacement, text: str, *, assume_empty: bool) -> None:
+    """Takes back what an assignment says of a pod set that has no place."""
     if assume_empty:
         result = replace(result, fits_when_empty=False, fits_empty=result.fits, best_domain_empty=result.best_domain)
     found.blocked_on |= Changed.NODES
@@ -233,9 +205,8 @@ def _place_all(
     if not choice.flavors:
         choice.error = text
     if not any(r.text == text for r in choice.refusals) or not assume_empty:
-        rank = RefusalKind.NEVER_PLACE if never else RefusalKind.WAITS_PLACE
-        choice.refusals.append(Refusal(rank, text, partial(wording.no_place, flavor, result)))
-    return False
+        kind = RefusalKind.NEVER_PLACE if never else RefusalKind.WAITS_PLACE
+        choice.refusals.append(Refusal(kind, text, partial(wording.no_place, flavor, result)))
 
 
 def _search(

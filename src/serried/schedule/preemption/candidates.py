@@ -126,7 +126,14 @@ def all_candidates(state: State, request: PreemptionRequest, moment: Moment) -> 
                 found += [r.info.key for r in users if most is None or r.info.priority <= most]
         return state.world.departures(found)
 
-    return moment.once(("all candidates", request.queue, request.contested, request.short, priority), find)
+    if request.short:
+        return moment.once(("all candidates", request.queue, request.contested, request.short, priority), find)
+    # Without anything short it does not depend on quota, and holds from cycle to cycle.
+    of = (request.queue, policy.within_cluster_queue, policy.reclaim_within_cohort, request.contested, priority)
+    known = state.departures.get(of)
+    if known is None or known[0] != state.world.hold_changes:
+        known = state.departures[of] = (state.world.hold_changes, find())
+    return known[1]
 
 
 def _users(state: State, queue: str, request: PreemptionRequest, moment: Moment) -> Sequence[Record]:

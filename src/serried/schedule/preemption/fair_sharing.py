@@ -27,6 +27,10 @@ class FairTrial(Trial):
     def charge(self) -> None:
         self.state.ledger.charge(self.request.queue, self.request.needed)
 
+    def within_nominal(self) -> bool:
+        """Whether the preemptor's queue is within its quota with what it asks for: it takes back what is its own."""
+        return not self.over(self.node)
+
     def quota_fits(self, *, borrowing: bool) -> bool:
         mark = self.state.journal.checkpoint()
         self.state.ledger.refund(self.request.queue, self.request.needed)
@@ -70,7 +74,7 @@ def _first_pass(trial: FairTrial, candidates: Candidates, strategy: _Strategy, l
         waiting = candidates[queue.name]
         if queue is trial.node:
             yield Target(waiting.pop(0)[1], PreemptedReason.IN_CLUSTER_QUEUE)
-        elif trial.state.options.reclaim_within_nominal and not trial.over(trial.node):
+        elif trial.within_nominal():
             yield Target(waiting.pop(0)[1], PreemptedReason.RECLAMATION)
         else:
             found = _passing(trial, queue, waiting, strategy, later.setdefault(queue.name, []))

@@ -12,6 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from serried.schedule.state.sweep import Sweep
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.reasons import Reason
 from serried.schedule.types.workload import Order
@@ -44,6 +45,10 @@ class Scan:
     so_far: Unschedulable
 
 
+#: (first member of a class, the class)
+_Place = tuple[Order, bytes]
+
+
 @dataclass(slots=True)
 class _Class:
     #: sorted, never empty
@@ -51,6 +56,8 @@ class _Class:
     unschedulable: Unschedulable | None = None
     #: the code of the reason it was unschedulable for last
     last_code: str = ""
+    #: the sweep in which it was found unschedulable last
+    looked_at: int = 0
 
 
 class PendingQueue:
@@ -60,14 +67,18 @@ class PendingQueue:
     input and costs nobody else anything. BestEffortFIFO: nothing holds back anything.
     """
 
-    def __init__(self, *, strict: bool) -> None:
+    def __init__(self, sweep: Sweep, *, strict: bool) -> None:
         self.strict = strict
+        self._sweep = sweep
+        self._number = sweep.number
         self._order: list[Order] = []
         self._classes: dict[bytes, _Class] = {}
         self._class_of: dict[Order, bytes] = {}
-        #: heaps of (first member, class); an entry counts as long as its class is active (or holds back) and starts so
-        self._active: list[tuple[Order, bytes]] = []
-        self._holding: list[tuple[Order, bytes]] = []
+        #: heaps of (first member, class): of classes that are active, that are active but were looked at in this sweep
+        #: already, and that hold back others; an entry counts as long as its class belongs there and starts so
+        self._active: list[_Place] = []
+        self._later: list[_Place] = []
+        self._holding: list[_Place] = []
         #: kind of change → the classes that are blocked on it
         self._blocked: dict[Changed, dict[bytes, None]] = {}
         #: members of active classes whose scan of flavors goes on in the next cycle
@@ -76,8 +87,8 @@ class PendingQueue:
     def set_strict(self, strict: bool) -> None:
         """Whether what does not fit holds back everything behind it."""
         self.strict = strict
-        self._active.clear()
-        self._holding.clear()
+        for heap in (self._active, self._later, self._holding):
+            heap.clear()
         for name, found in self._classes.items():
             self._first_changed(name, found)
 
@@ -136,25 +147,43 @@ class PendingQueue:
     # --- who is next
 
     def head(self, before: Callable[[Order], float] | None = None) -> Order | None:
-        """The next workload to look at; None: nobody until something changes.
+        """The next workload to look at; None: nobody until something changes. Who is due in this sweep comes before
+        who is not, unless what does not fit holds back others.
 
         `before`: what counts before the order, less first.
         """
         if before is not None:
-            holds_back = [c for c in self._classes.values() if self.strict and self._counts(c, holding=True)]
-            active = [found for found in self._classes.values() if found.unschedulable is None]
-            orders = (member for found in (*active, *holds_back) for member in found.members)
-            first = min(orders, key=lambda order: (before(order), order), default=None)
-            return first if first is not None and self.unschedulable(first) is None else None
-        first = self._top(self._active, holding=False)
+            return self._head_by(before)
+        self._keep_up()
+        first = self._top(self._active) or self._top(self._later)
         if first is None:
             return None
         holder = self.holder()
         return None if holder is not None and holder < first else first
 
+    def _head_by(self, before: Callable[[Order], float]) -> Order | None:
+        active = [found for found in self._classes.values() if found.unschedulable is None]
+        if self.strict:
+            active += [c for c in self._classes.values() if self._heap_of(c) is self._holding]
+        else:
+            active = [c for c in active if c.looked_at != self._sweep.number] or active
+        orders = (member for found in active for member in found.members)
+        first = min(orders, key=lambda order: (before(order), order), default=None)
+        return first if first is not None and self.unschedulable(first) is None else None
+
+    def is_due(self, order: Order) -> bool:
+        """Whether nobody of its class was looked at in this sweep before it was woken."""
+        return self._classes[self._class_of[order]].looked_at != self._sweep.number
+
+    def woken(self) -> Order | None:
+        """The first of those who were looked at in this sweep and may be looked at again."""
+        self._keep_up()
+        first = self._top(self._active if self.strict else self._later)
+        return first if first is not None and not self.is_due(first) else None
+
     def holder(self) -> Order | None:
         """Under StrictFIFO: the workload that holds back everything behind it."""
-        return self._top(self._holding, holding=True)
+        return self._top(self._holding)
 
     # --- what does not fit
 
@@ -172,6 +201,7 @@ class PendingQueue:
         found = self._classes[name]
         new = found.last_code != unschedulable.reason.code
         found.unschedulable, found.last_code = unschedulable, unschedulable.reason.code
+        found.looked_at = self._sweep.number
         self._unblock(name)
         for kind in unschedulable.blocked_on:
             self._blocked.setdefault(kind, {})[name] = None
@@ -193,31 +223,40 @@ class PendingQueue:
 
     # --- the heaps
 
-    def _first_changed(self, name: bytes, found: _Class) -> None:
-        entry = (found.members[0], name)
-        if found.unschedulable is None:
-            self._push(self._active, entry, holding=False)
-        elif self.strict and not found.unschedulable.never:
-            self._push(self._holding, entry, holding=True)
+    def _heap_of(self, found: _Class) -> list[_Place] | None:
+        """Where a class belongs; None: nowhere."""
+        if found.unschedulable is not None:
+            return self._holding if self.strict and not found.unschedulable.never else None
+        # What holds back others comes in order, whatever was looked at.
+        return self._active if self.strict or found.looked_at != self._number else self._later
 
-    def _push(self, heap: list[tuple[Order, bytes]], entry: tuple[Order, bytes], *, holding: bool) -> None:
+    def _first_changed(self, name: bytes, found: _Class) -> None:
+        self._keep_up()
+        heap = self._heap_of(found)
+        if heap is not None:
+            self._push(heap, (found.members[0], name))
+
+    def _keep_up(self) -> None:
+        """In a new sweep everyone who is active is due."""
+        if self._number != self._sweep.number:
+            self._number = self._sweep.number
+            later, self._later = self._later, []
+            for entry in later:
+                self._push(self._active, entry)
+
+    def _push(self, heap: list[_Place], entry: _Place) -> None:
         if len(heap) > 2 * len(self._classes) + 64:
             # Entries that no longer count are dropped only when they come to the top; they must not pile up below it.
             classes = self._classes.items()
-            heap[:] = sorted((c.members[0], name) for name, c in classes if self._counts(c, holding=holding))
+            heap[:] = sorted((c.members[0], name) for name, c in classes if self._heap_of(c) is heap)
         else:
             heapq.heappush(heap, entry)
 
-    def _top(self, heap: list[tuple[Order, bytes]], *, holding: bool) -> Order | None:
+    def _top(self, heap: list[_Place]) -> Order | None:
         while heap:
             order, name = heap[0]
             found = self._classes.get(name)
-            if found is not None and found.members[0] == order and self._counts(found, holding=holding):
+            if found is not None and found.members[0] == order and self._heap_of(found) is heap:
                 return order
             heapq.heappop(heap)
         return None
-
-    def _counts(self, found: _Class, *, holding: bool) -> bool:
-        if holding:
-            return found.unschedulable is not None and not found.unschedulable.never
-        return found.unschedulable is None

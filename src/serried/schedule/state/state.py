@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import datetime
 from functools import cache
 from typing import NamedTuple
@@ -13,6 +13,7 @@ from serried.api.kueue import (
     Topology,
 )
 from serried.api.meta import Key
+from serried.model.departures import Departures
 from serried.model.journal import Journal
 from serried.model.world import World
 from serried.place.options import DEFAULT, PlaceOptions
@@ -29,6 +30,7 @@ from serried.schedule.state.records import (
 )
 from serried.schedule.state.requeue import Requeue
 from serried.schedule.state.stale_statuses import StaleStatuses
+from serried.schedule.state.sweep import Sweep
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.options import DEFAULT_OPTIONS, FairSharing, Options
 from serried.schedule.types.reasons import Reason
@@ -53,6 +55,10 @@ class State:
         self.world = World(self.journal)
         self.ledger = Ledger(self.journal)
         self.requeue = Requeue()
+        self.sweep = Sweep()
+        #: what nodes would gain without some of those who hold quota, with the number of changes in the model of nodes
+        #: when that was found out; forgotten when anyone's hold on quota changes
+        self.departures: dict[Hashable, tuple[int, Departures]] = {}
         self.stale = StaleStatuses(shares=options.fair_sharing is not None)
         self.accounts = Accounts(self.stale)
         self.flavors: Mapping[str, ResourceFlavor] = self.world.flavors

@@ -77,6 +77,8 @@ def _move(state: State, record: Record, what: str, after: WorkloadState, detail:
     legal = TABLE[what]
     if before not in legal[0] or after not in legal[1]:
         raise IllegalTransition(record, what, after)
+    if what not in ("queued", "inadmissible") or before in HOLDS | _LEAVING:
+        state.departures.clear()
     event = state.event_of(record.info.key)
     record.story = (*record.story[1 - _STORY :], Transition(before, after, what, detail, event, state.now))
     record.state = after

@@ -52,22 +52,9 @@ class Options:
     admission_fair_sharing: AdmissionFairSharing | None = None
     #: annotation kueue.x-k8s.io/priority-boost counts
     priority_boost: bool = False
-    #: workloads with a minCount may be admitted with fewer pods
-    partial_admission: bool = True
-    #: look at one workload of each ClusterQueue in a cycle, as Kueue does; else at as many as fit
-    one_head: bool = False
-    #: a workload whose nodes, or victims, another one has taken in this cycle is decided anew at once
-    recompute: bool = True
-    recompute_victims: bool = True
-    #: a workload that lost a node, for which there is no other, is evicted; else it is looked at again later
-    fail_fast: bool = True
-    #: a workload with a closed entry of `preemptionGates` preempts nobody
-    preemption_gates: bool = False
     #: for quota, never for nodes: resources by prefix that do not count, and what others count as
     excluded_resources: tuple[str, ...] = ()
     transformations: tuple[Transformation, ...] = ()
-    #: under fair sharing, whoever is within nominal quota takes it back whatever the shares are
-    reclaim_within_nominal: bool = True
 
 
 DEFAULT_OPTIONS = Options()

@@ -210,17 +210,6 @@ def backs_off(until: datetime) -> Reason:
     )
 
 
-def overtaken(queue: str, *, preempting: bool) -> Reason:
-    """It would have fitted, or preempted others, but another one came first in this cycle."""
-    return Reason(
-        layer="queue",
-        code=PendingReason.WAITING_FOR_QUOTA,
-        message="Workload no longer fits after processing another workload; it is looked at again in the next cycle",
-        constraint="the victims of a preemption" if preempting else "",
-        where=f"ClusterQueue {queue}",
-    )
-
-
 def failed_checks(checks: Sequence[str]) -> Reason:
     """Admission checks have said no, or to try again later."""
     return Reason(

@@ -66,8 +66,6 @@ class WorkloadInfo:
     lone_pod: bool = False
     #: the workload whose place it takes when it is admitted: an earlier slice of the same job
     replaces: Key | None = None
-    #: a gate keeps it from preempting others
-    gated: bool = False
     #: what is wrong with it as written; not empty: it cannot be admitted until it is changed
     problems: tuple[Problem, ...] = ()
     #: where it stands in a ClusterQueue
@@ -84,7 +82,6 @@ class WorkloadInfo:
                 self.priority,
                 self.min_counts,
                 self.replaces,
-                self.gated,
                 *(
                     (
                         p.name,
@@ -159,8 +156,6 @@ def read_workload(workload: Workload, *, boost: bool = False) -> WorkloadInfo:
         and (meta.owner_references[0].api_version, meta.owner_references[0].kind) == ("v1", "Pod")
         and meta.annotations.get(GROUP_WORKLOAD) != "true",
         replaces=_replaced(meta.annotations.get(SLICE_REPLACES, "")),
-        gated=not {gate.name for gate in spec.preemption_gates}
-        <= {gate.name for gate in status.preemption_gates if gate.position == "Open"},
         problems=tuple(problems),
     )
 
