@@ -44,7 +44,7 @@ class Capacity:
         #: resource → its line in the arrays
         self.lines: dict[str, int] = {PODS: 0}
         self.allocatable: Ints = np.zeros((4, 64), dtype=np.int64)
-        #: allocatable - holds - pods that no hold covers
+        #: allocatable - holds - pods that no hold accounts for
         self.free: Ints = np.zeros((4, 64), dtype=np.int64)
         #: allocatable - pods of no workload: what would be free if every workload were gone, and its pods with it
         self.unheld: Ints = np.zeros((4, 64), dtype=np.int64)

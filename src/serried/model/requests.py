@@ -18,7 +18,7 @@ class PodSetRequest:
     #: what one pod requests: cpu in millicores, memory in bytes, everything else in units, all >= 0;
     #: `pods` is not among them
     requests: Mapping[str, int]
-    #: None: no wish (the implicit default of topology-only queues)
+    #: None: no topology request (the implicit default of topology-only queues)
     topology: PodSetTopologyRequest | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     node_affinity: NodeAffinity | None = None

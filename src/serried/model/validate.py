@@ -46,7 +46,7 @@ def validate(world: World) -> None:
             add(unheld, pod.vector, rows, amount, -1)
     uncovered = {pod: key for key, pods in world.uncovered.items() for pod in pods}
     counted = {pod: pod.workload for pod in world.pods.values() if pod.counted and pod.workload is not None}
-    assert uncovered == counted, f"pods that no hold covers are {counted}, but {uncovered} are remembered"
+    assert uncovered == counted, f"pods that no hold accounts for are {counted}, but {uncovered} are remembered"
     assert not bound, f"holds cover pods that are gone: {bound}"
     for name, should, array in (("free", free, capacity.free), ("unheld", unheld, capacity.unheld)):
         wrong = np.argwhere(should != array).tolist()

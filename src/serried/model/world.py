@@ -46,7 +46,7 @@ class World:
         self.flavors: dict[str, ResourceFlavor] = {}
         self._trees: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], Tree] = {}
         self._pods: dict[Key, BoundPod] = {}
-        #: workload → its bound pods; and those of them that no hold covers
+        #: workload → its bound pods; and those of them that no hold accounts for
         self._pods_of: dict[Key, dict[Key, BoundPod]] = {}
         self._uncovered: dict[Key, dict[BoundPod, None]] = {}
         #: row → the pods bound there
@@ -183,8 +183,8 @@ class World:
     def set_pod(self, pod: Pod) -> bool:
         """A pod was added or changed. Returns whether the use of a node changed.
 
-        A pod takes capacity while it is bound and has not ended, unless its workload holds a place that covers it. Of
-        requests that cannot be read, what can be read counts.
+        A pod takes capacity while it is bound and has not ended, unless its workload holds a place that accounts for
+        it. Of requests that cannot be read, what can be read counts.
         """
         if not pod.spec.node_name or pod.status.phase in _TERMINAL:
             return self.delete_pod(pod.key)
@@ -206,9 +206,9 @@ class World:
             self._pods_of.setdefault(workload, {})[pod.key] = bound
             hold = self._holds.get(workload)
             if hold is not None:
-                covered = self._account_for(hold, pod.key, bound)
-                if covered:
-                    return changed or covered == "moved"
+                accounted = self._account_for(hold, pod.key, bound)
+                if accounted:
+                    return changed or accounted == "moved"
         self._count(bound, 1)
         return True
 
@@ -237,7 +237,7 @@ class World:
         return bound.workload is not None and (self._account_for_pods(bound.workload) or moved)
 
     def _account_for_pods(self, workload: Key) -> bool:
-        """Lets a hold cover those of its workload's pods that it can. Returns whether that were any."""
+        """Lets a hold account for those of its workload's pods that it can. Returns whether that were any."""
         hold = self._holds.get(workload)
         if hold is None:
             return False
@@ -249,7 +249,7 @@ class World:
         return changed
 
     def _count(self, pod: BoundPod, sign: int) -> None:
-        """Charges a pod that no hold covers, or takes that back. One that has a workload would go with that."""
+        """Charges a pod that no hold accounts for, or takes that back. One that has a workload would go with that."""
         pod.counted = sign > 0
         if pod.workload is not None:
             self.hold_changes += 1
@@ -267,7 +267,7 @@ class World:
             self._add(self.capacity.unheld, pod.vector, rows, amount, -sign)
 
     def _account_for(self, hold: Hold, key: Key, pod: BoundPod) -> Literal["", "as is", "moved"]:
-        """Whether a hold covers this pod ("": it does not), and if a charge has moved to the pod's node for it.
+        """Whether a hold accounts for this pod ("": it does not), and if a charge has moved to the pod's node for it.
 
         In a domain larger than a host, the pod takes up one of the places that are expected to be filled.
         """
@@ -355,8 +355,9 @@ class World:
     ) -> list[str]:
         """Charges a workload's placements, instead of what it held before. Goes through the journal.
 
-        Its pods that are bound within the placements are covered by it and no longer counted by themselves. Returns
-        what could not be charged, in words: domains that do not exist (any more). `promised`: others must leave first.
+        Its pods that are bound within the placements are accounted for by it and no longer counted by themselves.
+        Returns what could not be charged, in words: domains that do not exist (any more). `promised`: others must leave
+        first.
         """
         self.release(key)
         uncounted = self._uncounted(key)

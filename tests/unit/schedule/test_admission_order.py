@@ -158,7 +158,7 @@ def test_a_cycle_stops_at_its_limit_and_the_next_goes_on() -> None:
     assert admitted == [f"w{i}" for i in range(5)]
 
 
-def test_a_thousand_of_one_shape_cost_one_look() -> None:
+def test_a_thousand_of_one_class_cost_one_look() -> None:
     given = cpus(1)
     feed(given, workload("first", cpu=1))
     for i in range(1000):

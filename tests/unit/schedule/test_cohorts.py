@@ -8,7 +8,6 @@ import msgspec
 
 from serried.api.kueue import ClusterQueueStatus, Cohort
 from serried.schedule.engine import Engine
-from serried.schedule.types.options import FairSharing, Options
 from tests.unit.schedule.objects import (
     NS,
     at,
@@ -22,8 +21,7 @@ from tests.unit.schedule.objects import (
     with_admission,
     workload,
 )
-
-RECLAIM = {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"}
+from tests.unit.schedule.stories import teams
 
 
 def cohort(name: str, parent: str = "", **quota: Any) -> Cohort:
@@ -31,18 +29,6 @@ def cohort(name: str, parent: str = "", **quota: Any) -> Cohort:
     if quota:
         spec["resourceGroups"] = [group({"f": quota})]
     return msgspec.convert({"metadata": {"name": name}, "spec": spec}, Cohort)
-
-
-def teams(*names: str, cohort: str = "all", fair: bool = False, **quotas: dict[str, Any]) -> Engine:
-    """Teams with 10 cpu each, or as given: quota, and what else its ClusterQueue says."""
-    result = Engine(options=Options(fair_sharing=FairSharing() if fair else None))
-    result.set_namespace(NS, {})
-    feed(result, flavor("f"))
-    for name in names:
-        spec: dict[str, Any] = {"cohortName": cohort, "preemption": RECLAIM, **quotas.get(name, {})}
-        feed(result, cluster_queue(name, {"f": {"cpu": spec.pop("cpu", 10)}}, **spec))
-        feed(result, local_queue(name, name))
-    return result
 
 
 def limited(name: str, **limits: Any) -> Any:

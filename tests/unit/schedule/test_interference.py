@@ -28,9 +28,7 @@ from tests.unit.schedule.objects import (
     with_admission,
     workload,
 )
-from tests.unit.schedule.test_cohorts import teams
-from tests.unit.schedule.test_preemption import LOWER, Story, queue
-from tests.unit.schedule.test_second import CHECKS, check, reserved, with_checks
+from tests.unit.schedule.stories import CHECKS, LOWER, Story, check, queue, reserved, teams, with_checks
 
 
 def told(given: Engine, name: str) -> tuple[str, str]:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from serried.api.core import Pod
-from serried.api.kueue import Workload
 from serried.api.names import POD_SET, WORKLOAD
 from serried.model.schedulable import overbooked
-from serried.schedule.cycle.cycle import Evict
 from serried.schedule.engine import Engine
 from serried.schedule.types.options import Options
-from serried.schedule.types.reasons import Reason
 from tests.unit.schedule.objects import (
     GPU,
     HOST,
     NS,
     RACK,
-    at,
     cluster_queue,
     engine,
     feed,
@@ -27,52 +21,8 @@ from tests.unit.schedule.objects import (
     pod,
     pod_set,
     topology,
-    with_admission,
-    workload,
 )
-
-LOWER = {"withinClusterQueue": "LowerPriority"}
-
-
-class Story:
-    """An engine whose admissions are written at once; evictions are written when the story says so."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.objects: dict[str, Workload] = {}
-        self.version = 1
-
-    def submit(self, name: str, *sets: dict[str, Any], **more: Any) -> None:
-        self.version += 1
-        self.objects[name] = workload(name, *sets, version=self.version, **more)
-        self.engine.set_workload(self.objects[name])
-
-    def cycle(self) -> tuple[list[str], list[Evict], dict[str, Reason]]:
-        admitted: list[str] = []
-        evictions: list[Evict] = []
-        waits: dict[str, Reason] = {}
-        for _ in range(50):
-            if not self.engine.dirty:
-                break
-            result = self.engine.cycle(at(100))
-            for admit in result.decisions:
-                admitted.append(admit.key[1])
-                self.version += 1
-                given = with_admission(self.objects[admit.key[1]], admit.admission, version=self.version)
-                self.engine.set_workload(given)
-            evictions += result.evictions
-            waits |= {w.key[1]: w.reason for w in result.waits}
-            self.engine.validate()
-        assert not self.engine.dirty
-        return admitted, evictions, waits
-
-    def leave(self, name: str) -> None:
-        """The eviction of a workload is written: it waits again."""
-        self.version += 1
-        given = self.objects[name]
-        given.metadata.resource_version = str(self.version)
-        self.engine.set_workload(given)
-        self.engine.validate()
+from tests.unit.schedule.stories import LOWER, Story, queue
 
 
 def member(workload: str, on: str, *, gpus: int) -> Pod:
@@ -82,11 +32,6 @@ def member(workload: str, on: str, *, gpus: int) -> Pod:
     running.metadata.labels = {POD_SET: "main"}
     running.metadata.namespace = NS
     return running
-
-
-def queue(**quotas: Any) -> Story:
-    spec = cluster_queue(flavors={"f": quotas or {"cpu": 10}}, preemption=LOWER)
-    return Story(engine(flavor("f"), spec, local_queue()))
 
 
 def racks() -> Story:

@@ -32,7 +32,7 @@ from tests.unit.schedule.objects import (
     with_admission,
     workload,
 )
-from tests.unit.schedule.test_second import CHECKS, check
+from tests.unit.schedule.stories import CHECKS, check
 
 #: What is only remembered so that it need not be worked out again, by the name of its class.
 REMEMBERED = {

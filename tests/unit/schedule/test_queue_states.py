@@ -184,7 +184,7 @@ class TestNamespaces:
         feed(given, cluster_queue())
         assert run(given) == ["w"]
 
-    def test_what_waits_is_put_aside_when_the_namespace_or_selector_changes(self) -> None:
+    def test_what_waits_is_inadmissible_when_the_namespace_or_selector_changes(self) -> None:
         given = engine(flavor("default"), cluster_queue(), local_queue(), workload("w", cpu=99))
         assert told(given)["w"].code == "ExceedsMaxQuota"
         feed(given, cluster_queue(selector=self.SELECTOR))

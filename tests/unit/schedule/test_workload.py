@@ -90,7 +90,7 @@ def test_a_negative_count_and_two_pod_sets_of_one_name_are_named() -> None:
     ]
 
 
-def test_workloads_that_differ_only_in_name_and_time_have_one_shape() -> None:
+def test_workloads_that_differ_only_in_name_and_time_are_of_one_class() -> None:
     sets = [pod_set(2, gpu=8, required=RACK), pod_set(1, "driver", cpu=1)]
     base = read_workload(workload("a", *sets))
     assert read_workload(workload("b", *sets, created=7)).equivalence_class == base.equivalence_class

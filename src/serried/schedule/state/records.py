@@ -41,7 +41,7 @@ class ClusterQueueState:
     terminating: bool
     pending: PendingQueue
     activity: Activity
-    #: every flavor names a topology: workloads without a wish are placed, too
+    #: every flavor names a topology: workloads without a topology request are placed, too
     topology_only: bool = False
     #: some flavor names a topology that exists
     has_topology: bool = False

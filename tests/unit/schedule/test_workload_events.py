@@ -89,7 +89,7 @@ def test_an_eviction_gives_everything_back_and_the_workload_waits_again() -> Non
     assert run(given) == ["w"]
 
 
-def test_an_evicted_workload_that_is_deactivated_waits_aside() -> None:
+def test_an_evicted_workload_that_is_deactivated_is_inadmissible() -> None:
     given, item = cluster(), workload("w", GANG)
     feed(given, with_admission(item, admit(given, item)))
     feed(given, workload("next", GANG, created=5))

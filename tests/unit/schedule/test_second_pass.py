@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from serried.api.assignment import decode
-from serried.api.kueue import AdmissionCheck, AdmissionCheckState, UnhealthyNode, Workload, WorkloadStatus
+from serried.api.kueue import AdmissionCheckState, UnhealthyNode, Workload, WorkloadStatus
 from serried.schedule.engine import Engine
 from serried.schedule.types.options import AdmissionFairSharing, Options
 from tests.unit.schedule.objects import (
@@ -28,37 +28,7 @@ from tests.unit.schedule.objects import (
     with_admission,
     workload,
 )
-
-CHECKS: dict[str, Any] = {"admissionChecksStrategy": {"admissionChecks": [{"name": "budget"}]}}
-
-
-def check(name: str = "budget", controller: str = "example.com/budget") -> AdmissionCheck:
-    spec = {"controllerName": controller}
-    return msgspec.convert({"metadata": {"name": name}, "spec": spec}, AdmissionCheck)
-
-
-def with_checks() -> Engine:
-    given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}, **CHECKS), local_queue())
-    given.set_admission_check(check())
-    return given
-
-
-def reserved(given: Engine, state: str) -> Workload:
-    """A workload whose quota is reserved, and whose check has come to this state."""
-    pending = workload("w", cpu=4)
-    feed(given, pending)
-    (admit,) = given.cycle(at(0)).decisions
-    assert (admit.admitted, [(c.name, c.state) for c in admit.checks]) == (False, [("budget", "Pending")])
-    written = with_admission(pending, admit.admission, admitted=False)
-    written.status.admission_checks = list(admit.checks)
-    given.set_workload(written)
-    assert not given.dirty
-    written = msgspec.convert(msgspec.to_builtins(written), Workload)
-    written.metadata.resource_version = "9"
-    written.status.admission_checks = [AdmissionCheckState(name="budget", state=state)]
-    given.set_workload(written)
-    given.validate()
-    return written
+from tests.unit.schedule.stories import CHECKS, check, reserved, with_checks
 
 
 def test_quota_is_reserved_first_and_admitted_when_the_checks_are_ready() -> None:
