@@ -30,7 +30,8 @@ from serried.place.options import PlaceOptions
 from serried.schedule.cycle.cycle import Admit, Evict, Finish
 from serried.schedule.cycle.second_pass import needs_second
 from serried.schedule.engine import Engine
-from serried.schedule.state.records import ClusterQueueState, LocalUsage, Record, WorkloadState
+from serried.schedule.state.fair_usage import LocalUsage
+from serried.schedule.state.records import ClusterQueueState, Record, WorkloadState
 from serried.schedule.state.state import State
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options, Transformation
@@ -169,8 +170,8 @@ def _heads(state: State) -> list[Key]:
     """The workload of each ClusterQueue that is looked at next."""
     found = []
     for queue in state.cluster_queues.values():
-        if state.usage_ordered(queue.name):
-            rank = {o: state.usage_of(state.workloads[o[3], o[4]].info.queue) for o in queue.pending.orders()}
+        if state.fair_usage.orders(queue.name):
+            rank = {o: state.fair_usage.of(state.workloads[o[3], o[4]].info.queue) for o in queue.pending.orders()}
             head = queue.pending.head(rank.__getitem__)
         else:
             head = queue.pending.head()
@@ -279,7 +280,7 @@ def _engine(case: Case) -> Engine:
     for name, amounts in case.get("localQueueUsage", {}).items():
         namespace, _, queue = name.partition("/")
         used = {r: resource_value(r, q) / (1000 if r == "cpu" else 1) for r, q in amounts.items()}
-        engine._state.local_usage[namespace, queue] = LocalUsage(amounts=used)
+        engine._state.fair_usage.used[namespace, queue] = LocalUsage(amounts=used)
     return engine
 
 

@@ -35,7 +35,8 @@ from serried.schedule.flavors.flavor_topology import find_places
 from serried.schedule.preemption.candidates import PreemptionRequest, candidate_order, may_preempt
 from serried.schedule.preemption.fair_sharing import Offers
 from serried.schedule.preemption.search import find_targets
-from serried.schedule.state.records import LocalUsage, Record
+from serried.schedule.state.fair_usage import LocalUsage
+from serried.schedule.state.records import Record
 from serried.schedule.state.state import State
 from serried.schedule.types.moment import Moment
 from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options
@@ -316,7 +317,7 @@ def _candidate_order(case: Case) -> dict[str, Any]:
     state = _state({**case, "clusterQueues": [target], "admitted": case["candidates"]})
     for name, value in usage.items():
         namespace, _, queue = name.rpartition("/")
-        state.local_usage[namespace, queue] = LocalUsage(amounts={"": float(value)})
+        state.fair_usage.used[namespace, queue] = LocalUsage(amounts={"": float(value)})
     key = candidate_order(state, case["targetClusterQueue"], Moment(_now(case)))
     return {"order": [_key(r) for r in sorted(state.workloads.values(), key=key)]}
 
@@ -326,7 +327,7 @@ def _fair_order(case: Case) -> dict[str, Any]:
     target = state.ledger.queue(case["targetClusterQueue"])
     order = candidate_order(state, target.name, Moment(_now(case)))
     candidates = {
-        name: sorted((order(r), r) for k in state.holders.get(name, ()) for r in [state.workloads[k]])
+        name: sorted((order(r), r) for k in state.index.holders.get(name, ()) for r in [state.workloads[k]])
         for name in case["candidateClusterQueues"]
     }
     offers = Offers(target, candidates)

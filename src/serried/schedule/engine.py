@@ -34,7 +34,6 @@ from serried.schedule.cycle.status import (
     queues_changed,
     resource_requests,
 )
-from serried.schedule.state.fair_usage import sample_due
 from serried.schedule.state.state import Event, State
 from serried.schedule.state.validate import validate
 from serried.schedule.types.options import DEFAULT_OPTIONS, Options
@@ -205,7 +204,7 @@ class Engine:
     def wake_at(self) -> datetime | None:
         """When a cycle could do something although nothing happens before: somebody's time to back off is over, or
         what LocalQueues have used is to be worked out."""
-        times = [self._state.requeue.next_time, sample_due(self._state)]
+        times = [self._state.requeue.next_time, self._state.fair_usage.next_sample]
         return min((time for time in times if time is not None), default=None)
 
     def cycle(self, now: datetime, *, limit: int = DEFAULT_LIMIT, spent: Callable[[], bool] = lambda: False) -> Cycle:

@@ -122,14 +122,14 @@ class EngineView:
         return key_of(holder) if holder is not None and holder < record.info.order else None
 
     def _position(self, cluster_queue: str, order: Order) -> int:
-        if self._state.usage_ordered(cluster_queue):
+        if self._state.fair_usage.orders(cluster_queue):
             return self._positions[cluster_queue][order]
         return self._state.cluster_queues[cluster_queue].pending.position(order)
 
     @cached_property
     def _positions(self) -> dict[str, dict[Order, int]]:
         """Of ClusterQueues that are ordered by usage."""
-        names = filter(self._state.usage_ordered, self._state.cluster_queues)
+        names = filter(self._state.fair_usage.orders, self._state.cluster_queues)
         return {name: {order: i for i, order in enumerate(self._state.line(name))} for name in names}
 
     # --- queues
@@ -159,5 +159,5 @@ class EngineView:
 
     def local_usage(self, local_queue: Key) -> Mapping[str, float]:
         """What a LocalQueue has used lately, in base units by resource; see `fair_usage`."""
-        found = self._state.local_usage.get(local_queue)
+        found = self._state.fair_usage.used.get(local_queue)
         return dict(found.amounts) if found is not None else {}

@@ -38,7 +38,8 @@ from tests.unit.schedule.stories import CHECKS, check
 REMEMBERED = {
     "World": {"_trees", "_vectors", "fit_cache", "hold_changes", "holds", "pods"},
     "Nodes": {"_columns"},
-    "State": {"departures", "top_holders", "event", "flavors", "topologies"},
+    "State": {"departures", "event", "flavors", "topologies"},
+    "WorkloadIndex": {"top_holders"},
     "QuotaNode": {"_lendable", "parent", "children", "borrowers"},
 }
 

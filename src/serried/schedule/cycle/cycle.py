@@ -14,7 +14,6 @@ from serried.api.meta import Key
 from serried.schedule.cycle.order import Entry, line
 from serried.schedule.cycle.turn import Turn
 from serried.schedule.state import transitions
-from serried.schedule.state.fair_usage import sample_usage
 from serried.schedule.state.records import ClusterQueueState
 from serried.schedule.state.routing import end_backoff
 from serried.schedule.state.state import State
@@ -43,8 +42,20 @@ def begin(state: State, now: datetime) -> Turn:
     end_backoff(state, now)
     take_changes(state)
     transitions.account_for_missing(state)
-    sample_usage(state, now)
+    _sample_usage(state, now)
     return Turn(state, Moment(now))
+
+
+def _sample_usage(state: State, now: datetime) -> None:
+    """Works out what LocalQueues have used lately, if it is time: somebody else may come first then."""
+    changed = state.fair_usage.sample(now, state.accounts)
+    if changed is None:
+        return
+    for key in changed:
+        state.stale.queue(key)
+    for name, queue in state.cluster_queues.items():
+        if queue.pending.strict and state.fair_usage.orders(name) and state.head(queue) is not None:
+            state.requeue.activate(name)
 
 
 def look_again(turn: Turn, key: Key) -> None:

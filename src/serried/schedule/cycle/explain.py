@@ -132,7 +132,7 @@ def _explain(state: State, key: Key, now: datetime, missing: Sequence[str]) -> E
 
 def _ahead(state: State, queue: ClusterQueueState, order: Order) -> tuple[int, list[Order]]:
     """How many are ahead in the queue, and the nearest of them; by the usage of LocalQueues where that counts."""
-    if not state.usage_ordered(queue.name):
+    if not state.fair_usage.orders(queue.name):
         return queue.pending.position(order), queue.pending.ahead(order, _AHEAD_NAMED)
     line = state.line(queue.name)
     position = line.index(order)
@@ -198,9 +198,9 @@ def _fits_after(
         return []
     if outcome.targets:
         return ["/".join(target.record.info.key) for target in outcome.targets]
-    keys = {k: None for q in state.ledger.queue(queue.name).root.queues() for k in state.holders.get(q.name, {})}
+    keys = {k: None for q in state.ledger.queue(queue.name).root.queues() for k in state.index.holders.get(q.name, {})}
     if Changed.NODES in outcome.assignment.blocked_on:
-        keys = {key: None for holders in state.holders.values() for key in holders}
+        keys = {key: None for holders in state.index.holders.values() for key in holders}
     candidates = sorted(
         (r for r in map(state.workloads.__getitem__, keys) if r.preempted_by is None), key=lambda r: r.info.order[1:]
     )

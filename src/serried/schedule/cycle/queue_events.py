@@ -10,7 +10,6 @@ from serried.api.meta import Key
 from serried.api.problem import Problem
 from serried.quota.quotas import Quotas, read_quotas
 from serried.schedule.cycle.workload_events import look_again
-from serried.schedule.state.fair_usage import recall_usage
 from serried.schedule.state.pending_queue import PendingQueue
 from serried.schedule.state.records import Activity, ClusterQueueState, CohortState, LocalQueueState
 from serried.schedule.state.routing import refresh, refresh_local, reroute
@@ -56,7 +55,7 @@ def put_cluster_queue(state: State, given: ClusterQueue, quotas: Quotas, problem
         for local_queue in state.leads_to.get(name, ()):
             reroute(state, local_queue)
     # It may be drained now, or have other checks.
-    for key in state.holders.get(name, ()):
+    for key in state.index.holders.get(name, ()):
         look_again(state, state.workloads[key])
 
 
@@ -155,7 +154,7 @@ def set_local_queue(state: State, local_queue: LocalQueue) -> None:
         _unlink(state, key, queue)
     past = local_queue.status.fair_sharing
     if past is not None and past.admission_fair_sharing_status is not None:
-        recall_usage(state, key, past.admission_fair_sharing_status)
+        state.fair_usage.recall(key, past.admission_fair_sharing_status)
     queue = LocalQueueState(local_queue.spec, local_queue.metadata.generation, terminating, _UNKNOWN)
     state.local_queues[key] = queue
     state.leads_to.setdefault(queue.spec.cluster_queue, {})[key] = None
@@ -173,7 +172,7 @@ def delete_local_queue(state: State, key: Key) -> None:
     queue = state.local_queues.pop(key, None)
     if queue is not None:
         _unlink(state, key, queue)
-        state.local_usage.pop(key, None)
+        state.fair_usage.forget(key)
         reroute(state, key)
 
 
@@ -201,6 +200,6 @@ def delete_namespace(state: State, name: str) -> None:
 
 
 def _namespace_changed(state: State, name: str) -> None:
-    for key in list(state.waiting):
+    for key in list(state.index.waiting):
         if key[0] == name:
             reroute(state, key)

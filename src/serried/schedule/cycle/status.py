@@ -7,15 +7,13 @@ from serried.api.kueue import (
     ClusterQueueStatus,
     CohortStatus,
     FairSharingStatus,
-    LocalQueueFairSharingStatus,
     LocalQueueStatus,
     PodSetResources,
 )
 from serried.api.meta import Condition, Key
-from serried.api.quantity import LIMIT, format_quantity
+from serried.api.quantity import format_quantity
 from serried.quota.quotas import Quotas
 from serried.schedule.flavors.assigner import counted_totals
-from serried.schedule.state.fair_usage import usage_status
 from serried.schedule.state.queue_usage import flavor_usage
 from serried.schedule.state.records import Activity
 from serried.schedule.state.routing import cohort_activity
@@ -36,7 +34,7 @@ def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueSta
                 declared, account.reserved, borrows=True, in_cohort=bool(found.spec.cohort_name)
             ),
             flavors_usage=flavor_usage(declared, account.used, borrows=True, in_cohort=bool(found.spec.cohort_name)),
-            pending_workloads=sum(len(state.waiting.get(key, ())) for key in state.leads_to.get(queue[1], ())),
+            pending_workloads=sum(len(state.index.waiting.get(key, ())) for key in state.leads_to.get(queue[1], ())),
             reserving_workloads=account.reserving,
             admitted_workloads=account.admitted,
             fair_sharing=FairSharingStatus(weighted_share=state.ledger.queue(queue[1]).share().rounded)
@@ -52,21 +50,10 @@ def queue_status(state: State, queue: Key) -> ClusterQueueStatus | LocalQueueSta
         conditions=[_condition(local.activity, local.generation)],
         flavors_reservation=flavor_usage(declared, account.reserved, borrows=False),
         flavors_usage=flavor_usage(declared, account.used, borrows=False),
-        pending_workloads=len(state.waiting.get(queue, ())),
+        pending_workloads=len(state.index.waiting.get(queue, ())),
         reserving_workloads=account.reserving,
         admitted_workloads=account.admitted,
-        fair_sharing=_local_share(state, queue),
-    )
-
-
-def _local_share(state: State, queue: Key) -> LocalQueueFairSharingStatus | None:
-    """Under admission fair sharing: what decides the order, and what is remembered for it."""
-    usage = state.local_usage.get(queue)
-    if state.options.admission_fair_sharing is None or usage is None:
-        return None
-    share = min(state.usage_of(queue), float(LIMIT))
-    return LocalQueueFairSharingStatus(
-        weighted_share=min(round(share), LIMIT), admission_fair_sharing_status=usage_status(usage)
+        fair_sharing=state.fair_usage.status(queue),
     )
 
 

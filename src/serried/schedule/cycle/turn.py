@@ -16,7 +16,6 @@ from serried.schedule.cycle.second_pass import Eviction, second_pass
 from serried.schedule.flavors.assigner import Rules
 from serried.schedule.flavors.assignment import Assignment, Fit, RefusalKind
 from serried.schedule.state import transitions
-from serried.schedule.state.fair_usage import count_usage
 from serried.schedule.state.pending_queue import Scan, Unschedulable
 from serried.schedule.state.records import ClusterQueueState, Promise, Record
 from serried.schedule.state.state import State
@@ -186,7 +185,7 @@ class Turn:
             why = FinishedReason.SLICE_REPLACED
             self.finishes.append(Finish(old.info.key, old.info.uid, old.resource_version, why, message))
         self.moment.moved()
-        count_usage(state, record, grant.reservation.usage)
+        state.fair_usage.count(record.info.queue, grant.reservation.usage)
         self._grant(record, grant)
 
     def preempt(self, entry: Entry) -> None:

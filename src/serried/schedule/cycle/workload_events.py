@@ -12,7 +12,6 @@ from serried.api.problem import Problem
 from serried.schedule.cycle.admission import from_status, reserved_at, same_claims
 from serried.schedule.cycle.second_pass import lacks_checks, needs_second
 from serried.schedule.state import transitions
-from serried.schedule.state.fair_usage import count_usage
 from serried.schedule.state.records import WAITS, InFlight, Record
 from serried.schedule.state.routing import route
 from serried.schedule.state.state import State
@@ -135,7 +134,7 @@ def withdraw(state: State, key: Key) -> None:
         transitions.refuse_decision(state, record)
         look_again(state, record)
         return
-    count_usage(state, record, record.reservation.usage, -1)
+    state.fair_usage.count(record.info.queue, record.reservation.usage, -1)
     route(state, record)
     replaced = state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
     if replaced is not None and replaced.preempted_by == key:

@@ -422,7 +422,7 @@ def _attempt(choice: PodSetChoice, tried: Tried) -> Attempt:
 
 def _holders(state: State, queue: str, fr: FlavorResource) -> str:
     """Who holds most of a flavor's resource, in words."""
-    known = state.top_holders.setdefault(queue, {})
+    known = state.index.top_holders.setdefault(queue, {})
     if fr not in known:
         known[fr] = _top_holders(state, queue, fr)
     return known[fr]
@@ -430,7 +430,7 @@ def _holders(state: State, queue: str, fr: FlavorResource) -> str:
 
 def _top_holders(state: State, queue: str, fr: FlavorResource) -> str:
     reservation = []
-    for key in state.holders.get(queue, ()):
+    for key in state.index.holders.get(queue, ()):
         held = state.workloads[key].reservation
         amount = held.usage.get(fr, 0) if held else 0
         if amount:

@@ -69,7 +69,7 @@ def candidate_order(
 ) -> Callable[[Record], Rank]:
     """The key by which the candidates for a preemptor in this ClusterQueue are sorted, first to go first."""
 
-    usage_of = cache(state.usage_of) if state.usage_ordered(queue) else None
+    usage_of = cache(state.fair_usage.of) if state.fair_usage.orders(queue) else None
 
     def rank(record: Record) -> Rank:
         info, reservation = record.info, record.reservation
@@ -143,7 +143,7 @@ def _users(state: State, queue: str, request: PreemptionRequest, moment: Moment)
 
     def find() -> Sequence[Record]:
         found = []
-        for key in state.holders.get(queue, ()):
+        for key in state.index.holders.get(queue, ()):
             record = state.workloads[key]
             if record.preempted_by or record.reservation is None:
                 continue

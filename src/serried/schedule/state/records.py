@@ -70,16 +70,6 @@ class CohortState:
     problems: list[Problem]
 
 
-@dataclass
-class LocalUsage:
-    """What a LocalQueue has used lately, as admission fair sharing counts it; see `usage`."""
-
-    #: when it was worked out; None: not yet
-    at: datetime | None = None
-    #: resource → amount in base units (cores, bytes, devices)
-    amounts: dict[str, float] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, slots=True)
 class Reservation:
     """What a workload holds."""

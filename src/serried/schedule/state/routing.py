@@ -34,7 +34,7 @@ def _go(state: State, record: Record, destination: str | Reason, info: WorkloadI
 
 def reroute(state: State, local_queue: Key) -> None:
     """Something about this LocalQueue, its ClusterQueue or its namespace changed: its workloads may move."""
-    for key in list(state.waiting.get(local_queue, ())):
+    for key in list(state.index.waiting.get(local_queue, ())):
         record = state.workloads[key]
         destination = _destination(state, record.info, record.checks)
         here = record.cluster_queue if record.state is WorkloadState.PENDING else record.last_reason

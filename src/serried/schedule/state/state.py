@@ -18,23 +18,23 @@ from serried.model.journal import Journal
 from serried.model.world import World
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.quota.ledger import Ledger
-from serried.quota.quotas import FlavorResource
+from serried.schedule.state.fair_usage import FairUsage
 from serried.schedule.state.queue_usage import Accounts
 from serried.schedule.state.records import (
     ClusterQueueState,
     CohortState,
     Finished,
     LocalQueueState,
-    LocalUsage,
     Record,
 )
 from serried.schedule.state.requeue import Requeue
 from serried.schedule.state.stale_statuses import StaleStatuses
 from serried.schedule.state.sweep import Sweep
+from serried.schedule.state.workload_index import WorkloadIndex
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.options import DEFAULT_OPTIONS, FairSharing, Options
 from serried.schedule.types.reasons import Reason
-from serried.schedule.types.workload import Order, key_of, read_weight
+from serried.schedule.types.workload import Order, key_of
 
 
 class Event(NamedTuple):
@@ -67,29 +67,19 @@ class State:
         self.cluster_queues: dict[str, ClusterQueueState] = {}
         self.local_queues: dict[Key, LocalQueueState] = {}
         self.cohorts: dict[str, CohortState] = {}
+        self.fair_usage = FairUsage(options.admission_fair_sharing, self.cluster_queues, self.local_queues)
         self.checks: dict[str, AdmissionCheck] = {}
         #: the time of the last cycle
         self.now: datetime | None = None
-        #: when usage of LocalQueues was last counted
-        self.sampled_at: datetime | None = None
-        #: LocalQueue → what it has used lately
-        self.local_usage: dict[Key, LocalUsage] = {}
         #: workloads that have not ended
         self.workloads: dict[Key, Record] = {}
         #: workloads that have ended
         self.finished: dict[Key, Finished] = {}
         #: workloads that cannot be read at all
         self.malformed: dict[Key, Reason] = {}
-        #: LocalQueue (there or not) → the active workloads that wait for it, pending or inadmissible
-        self.waiting: dict[Key, dict[Key, None]] = {}
+        self.index = WorkloadIndex()
         #: ClusterQueue (there or not) → the LocalQueues that lead to it
         self.leads_to: dict[str, dict[Key, None]] = {}
-        #: workload → those in queues that are to replace it: what they may get depends on whether it holds something
-        self.successors: dict[Key, dict[Key, None]] = {}
-        #: ClusterQueue → the workloads that hold its quota
-        self.holders: dict[str, dict[Key, None]] = {}
-        #: who holds most of a flavor's resource, in words, until that changes; see `flavors`
-        self.top_holders: dict[str, dict[FlavorResource, str]] = {}
         #: the event that is being handled
         self.event = Event("", "", None)
         #: the workload that the cycle is deciding on: a fault is put down to it
@@ -124,17 +114,6 @@ class State:
         if found is not None:
             self.stale.queue(("", found.spec.cluster_queue))
 
-    def set_holder(self, cluster_queue: str, key: Key, *, holds: bool) -> None:
-        """Whether a workload holds quota of a ClusterQueue."""
-        self.top_holders.pop(cluster_queue, None)
-        holders = self.holders.setdefault(cluster_queue, {})
-        if holds:
-            holders[key] = None
-        else:
-            del holders[key]
-            if not holders:
-                del self.holders[cluster_queue]
-
     def event_of(self, workload: Key) -> str:
         """The event that is being handled, as the story of a workload tells it; "": the workload's own."""
         if self.event.key is None:
@@ -147,35 +126,13 @@ class State:
     def fair_sharing(self) -> FairSharing | None:
         return self.options.fair_sharing
 
-    def usage_ordered(self, cluster_queue: str) -> bool:
-        """Whether the workloads of a ClusterQueue are ordered by what their LocalQueues have used lately."""
-        queue = self.cluster_queues.get(cluster_queue)
-        scope = queue.spec.admission_scope if queue is not None else None
-        return (
-            self.options.admission_fair_sharing is not None
-            and scope is not None
-            and scope.admission_mode == "UsageBasedAdmissionFairSharing"
-        )
-
-    def usage_of(self, local_queue: Key) -> float:
-        """What a LocalQueue has used lately, resources by their weights, divided by the weight of its own."""
-        config = self.options.admission_fair_sharing
-        usage = self.local_usage.get(local_queue)
-        used = config.weigh(usage.amounts) if config is not None and usage is not None else 0.0
-        queue = self.local_queues.get(local_queue)
-        fair = queue.spec.fair_sharing if queue is not None else None
-        weight = read_weight(fair.weight if fair is not None else 1)
-        if not weight:
-            return float("inf")
-        return used / float(weight)
-
     def head(self, queue: ClusterQueueState) -> Order | None:
         """Who in a ClusterQueue is to be looked at next; None: nobody until something changes."""
         return queue.pending.head(self.before_order(queue.name))
 
     def before_order(self, cluster_queue: str) -> Callable[[Order], float] | None:
         """What counts before the order of those who wait in a ClusterQueue, less first; None: nothing does."""
-        if not self.usage_ordered(cluster_queue):
+        if not self.fair_usage.orders(cluster_queue):
             return None
-        usage = cache(self.usage_of)
+        usage = cache(self.fair_usage.of)
         return lambda order: usage(self.workloads[key_of(order)].info.queue)

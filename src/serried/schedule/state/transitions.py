@@ -111,13 +111,13 @@ def queue(state: State, record: Record, cluster_queue: str, info: WorkloadInfo |
     found.unreported[record.info.order] = None
     state.requeue.activate(cluster_queue)
     if record.info.replaces is not None:
-        state.successors.setdefault(record.info.replaces, {})[record.info.key] = None
+        state.index.set_successor(record.info.replaces, record.info.key, waits=True)
 
 
 def _list_as_waiting(state: State, record: Record) -> None:
     """It waits for its LocalQueue, there or not."""
-    state.waiting.setdefault(record.info.queue, {})[record.info.key] = None
-    state.stale_queues_of(record.info.queue)
+    if state.index.set_waiting(record.info.queue, record.info.key, waits=True):
+        state.stale_queues_of(record.info.queue)
 
 
 def _exit(state: State, record: Record) -> None:
@@ -129,13 +129,9 @@ def _exit(state: State, record: Record) -> None:
 
 
 def _stop_waiting(state: State, record: Record) -> None:
-    key, local_queue = record.info.key, record.info.queue
-    waiting = state.waiting.get(local_queue, {})
-    if key in waiting:
-        del waiting[key]
-        if not waiting:
-            del state.waiting[local_queue]
-        state.stale_queues_of(local_queue)
+    key = record.info.key
+    if state.index.set_waiting(record.info.queue, key, waits=False):
+        state.stale_queues_of(record.info.queue)
     if record.state is WorkloadState.PENDING:
         _leave_queue(state, record)
     if state.outbox.pop(key, None) is not None:
@@ -152,10 +148,7 @@ def _leave_queue(state: State, record: Record) -> None:
         # Under StrictFIFO whoever it held back may be next.
         state.requeue.activate(found.name)
     if record.info.replaces is not None:
-        successors = state.successors[record.info.replaces]
-        del successors[record.info.key]
-        if not successors:
-            del state.successors[record.info.replaces]
+        state.index.set_successor(record.info.replaces, record.info.key, waits=False)
     record.cluster_queue = ""
 
 
@@ -278,7 +271,7 @@ def _set_reservation(state: State, record: Record, reservation: Reservation | No
             continue
         for account in (("", found.cluster_queue), found.local_queue):
             state.accounts.count(account, found.usage, sign, admitted=found.admitted)
-        state.set_holder(found.cluster_queue, record.info.key, holds=sign > 0)
+        state.index.set_holder(found.cluster_queue, record.info.key, holds=sign > 0)
 
 
 def _counts_alike(a: Reservation, b: Reservation) -> bool:
@@ -470,7 +463,7 @@ def _victim_gone(state: State, record: Record, preemptor: Key) -> None:
 
 def _wake_successors(state: State, record: Record) -> None:
     """What those who are to replace it may get depends on what it holds."""
-    for key in state.successors.get(record.info.key, ()):
+    for key in state.index.successors.get(record.info.key, ()):
         name = state.workloads[key].cluster_queue
         state.cluster_queues[name].pending.changed(Changed.QUOTAS)
         state.requeue.activate(name)

@@ -58,12 +58,12 @@ def _states(state: State) -> None:
         )
         _fields(record)
         waits = record.state in WAITS and record.info.active
-        listed = key in state.waiting.get(record.info.queue, {})
+        listed = key in state.index.waiting.get(record.info.queue, {})
         assert waits == listed, f"{key} is {record.state}, but among those that wait: {listed}"
         if record.state is WorkloadState.INADMISSIBLE:
             assert record.last_reason is not None, f"{key} waits and has not been told why"
-    assert all(state.waiting.values()), "an empty list of waiting workloads was kept"
-    total = sum(len(keys) for keys in state.waiting.values())
+    assert all(state.index.waiting.values()), "an empty list of waiting workloads was kept"
+    total = sum(len(keys) for keys in state.index.waiting.values())
     expected = sum(r.state in WAITS and r.info.active for r in state.workloads.values())
     assert total == expected, f"{total} workloads are listed as waiting, {expected} wait"
 
@@ -114,7 +114,7 @@ def _quota(state: State) -> None:
         borrowers = {fr: dict(children) for fr, children in node.borrowers.items() if children}
         assert borrowers == node.borrowing_children(), f"cohort {node.name} has other borrowers than it knows of"
     assert dict(state.accounts.items()) == accounts, "the accounts of the queues are not the sum over what is held"
-    assert {name: set(keys) for name, keys in state.holders.items()} == holders, "holders are not those who hold"
+    assert {name: set(keys) for name, keys in state.index.holders.items()} == holders, "holders are not those who hold"
 
 
 def _promised(state: State, key: Key) -> None:
