@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from serried.api.assignment import encode
-from serried.api.core import Node, NodeCondition, NodeSpec, NodeStatus, Quantity, Taint
+from serried.api.core import Node, NodeSpec, NodeStatus, Quantity, Taint
 from serried.api.kueue import (
     PodSetTopologyRequest,
     ResourceFlavor,
@@ -32,7 +32,7 @@ from serried.api.kueue import (
     TopologyLevel,
     TopologySpec,
 )
-from serried.api.meta import ObjectMeta
+from serried.api.meta import ConditionStatus, ObjectMeta
 from serried.api.names import HOSTNAME
 from serried.model.journal import Journal
 from serried.model.placement import Placement
@@ -67,7 +67,7 @@ class Cluster:
         }
         self.allocatable |= dict.fromkeys(more, "16")
         self.world = World(Journal())
-        levels = [TopologyLevel(node_label=key) for key in (ZONE, BLOCK, RACK, HOSTNAME)]
+        levels = tuple(TopologyLevel(node_label=key) for key in (ZONE, BLOCK, RACK, HOSTNAME))
         self.world.set_topology(Topology(metadata=ObjectMeta(name="default"), spec=TopologySpec(levels=levels)))
         spec = ResourceFlavorSpec(topology_name="default")
         self.world.set_flavor(ResourceFlavor(metadata=ObjectMeta(name="gpu"), spec=spec))
@@ -94,10 +94,10 @@ class Cluster:
         labels |= {"kubernetes.io/arch": "amd64", "node.kubernetes.io/instance-type": "gpu-8"}
         return Node(
             metadata=ObjectMeta(name=f"node-{i:06}", labels=labels, resource_version=version),
-            spec=NodeSpec(taints=taints or []),
+            spec=NodeSpec(taints=tuple(taints or ())),
             status=NodeStatus(
                 allocatable=self.allocatable | allocatable,
-                conditions=[NodeCondition(type="Ready", status="True")],
+                conditions=(ConditionStatus(type="Ready", status="True"),),
             ),
         )
 

@@ -19,7 +19,7 @@ from ortools.sat.python import cp_model
 from rich.console import Console
 from rich.table import Table
 
-from serried.api.core import Node, NodeCondition, NodeSpec, NodeStatus
+from serried.api.core import Node, NodeSpec, NodeStatus
 from serried.api.kueue import (
     PodSetTopologyRequest,
     ResourceFlavor,
@@ -29,7 +29,7 @@ from serried.api.kueue import (
     TopologyLevel,
     TopologySpec,
 )
-from serried.api.meta import ObjectMeta
+from serried.api.meta import ConditionStatus, ObjectMeta
 from serried.api.names import HOSTNAME
 from serried.model.capacity import Ints, fits
 from serried.model.journal import Journal
@@ -84,7 +84,7 @@ def random_instance(rng: random.Random) -> Instance:
 
 def random_world(rng: random.Random) -> World:
     world = World(Journal())
-    levels = [TopologyLevel(node_label=key) for key in KEYS]
+    levels = tuple(TopologyLevel(node_label=key) for key in KEYS)
     world.set_topology(Topology(metadata=ObjectMeta(name="default"), spec=TopologySpec(levels=levels)))
     world.set_flavor(ResourceFlavor(metadata=ObjectMeta(name="gpu"), spec=ResourceFlavorSpec(topology_name="default")))
     in_use = rng.choice([0.0, 0.3, 0.6])  # nodes with pods on them
@@ -98,7 +98,7 @@ def random_world(rng: random.Random) -> World:
                 spec=NodeSpec(),
                 status=NodeStatus(
                     allocatable={GPU: str(free), "pods": "110"},
-                    conditions=[NodeCondition(type="Ready", status="True")],
+                    conditions=(ConditionStatus(type="Ready", status="True"),),
                 ),
             )
         )
@@ -123,7 +123,7 @@ def random_request(rng: random.Random, kind: str, world: World) -> PodSetRequest
         layers = [SliceConstraint(topology=rng.choice(KEYS[1:]), size=size)]
         if layers[0].topology == RACK and rng.random() < 0.5:
             layers.append(SliceConstraint(topology=HOSTNAME, size=size // 2))
-        wish.podset_slice_required_topology_constraints = layers
+        wish.podset_slice_required_topology_constraints = tuple(layers)
     count = size * max(1, round(most * rng.choice([0.05, 0.15, 0.4, 0.8]) / size))
     return PodSetRequest("main", count, {GPU: gpus}, topology=wish)
 

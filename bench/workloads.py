@@ -178,7 +178,7 @@ class Driver:
             workload,
             [conditions.reserved(queue, 0), conditions.admitted(queue)],
             datetime.now(UTC),
-            admission=Admission(cluster_queue=queue, pod_set_assignments=[assignment]),
+            admission=Admission(cluster_queue=queue, pod_set_assignments=(assignment,)),
         )
         await self.patch(workload, patch)
 

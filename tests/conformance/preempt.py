@@ -366,7 +366,7 @@ def _assigned(case: Case) -> tuple[dict[FlavorResource, int], frozenset[FlavorRe
 
 def _pod_requests(pod_set: Any) -> Mapping[str, int]:
     workload = Workload()
-    workload.spec.pod_sets = [msgspec.convert(pod_set, PodSet)]
+    workload.spec.pod_sets = (msgspec.convert(pod_set, PodSet),)
     return read_workload(workload).pod_sets[0].requests
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from serried.api.core import Node, NodeAffinity, NodeCondition, NodeSpec, NodeStatus, Pod, Taint, Toleration
+from serried.api.core import Node, NodeAffinity, NodeSpec, NodeStatus, Pod, Taint, Toleration
 from serried.api.kueue import (
     PodSetTopologyRequest,
     ResourceFlavor,
@@ -17,7 +17,7 @@ from serried.api.kueue import (
     TopologyLevel,
     TopologySpec,
 )
-from serried.api.meta import ObjectMeta
+from serried.api.meta import ConditionStatus, ObjectMeta
 from serried.model.journal import Journal
 from serried.model.requests import PodSetRequest
 from serried.model.world import World
@@ -156,7 +156,7 @@ def _answers(record: Mapping[str, Any], pod_sets: Sequence[PodSetRequest], *, op
 def _world(record: Mapping[str, Any]) -> World:
     world = World(Journal())
     name = record["topologyName"]
-    levels = [TopologyLevel(node_label=key) for key in record["levels"]]
+    levels = tuple(TopologyLevel(node_label=key) for key in record["levels"])
     world.set_topology(Topology(metadata=ObjectMeta(name=name), spec=TopologySpec(levels=levels)))
     spec = ResourceFlavorSpec(
         node_labels=record["nodeLabels"] or {},
@@ -171,7 +171,7 @@ def _world(record: Mapping[str, Any]) -> World:
                 spec=NodeSpec(unschedulable=node["unschedulable"], taints=msgspec.convert(node["taints"], list[Taint])),
                 status=NodeStatus(
                     allocatable=node["allocatable"],
-                    conditions=[NodeCondition(type="Ready", status="True" if node["ready"] else "False")],
+                    conditions=(ConditionStatus(type="Ready", status="True" if node["ready"] else "False"),),
                 ),
             )
         )

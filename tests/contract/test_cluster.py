@@ -198,9 +198,9 @@ async def test_a_merge_patch_merges_maps_and_null_removes(cluster: Cluster, name
 async def test_a_merge_patch_replaces_lists(cluster: Cluster, namespace: str) -> None:
     await cluster.create(LEASES, named("a", finalizers=["example.com/one", "example.com/two"]), namespace)
     patched = await cluster.patch(LEASES, "a", namespace, patch={"metadata": {"finalizers": ["example.com/two"]}})
-    assert patched.metadata.finalizers == ["example.com/two"]
+    assert patched.metadata.finalizers == ("example.com/two",)
     patched = await cluster.patch(LEASES, "a", namespace, patch={"metadata": {"finalizers": None}})
-    assert patched.metadata.finalizers == []
+    assert patched.metadata.finalizers == ()
 
 
 async def test_a_merge_patch_can_insist_on_a_version_and_on_an_object(cluster: Cluster, namespace: str) -> None:

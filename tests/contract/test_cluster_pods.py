@@ -57,7 +57,7 @@ async def test_a_gated_pod_is_bound_only_once_its_gates_are_off(
     with pytest.raises(Invalid):
         await cluster.patch(PODS, "a", namespace, patch={"spec": {"schedulingGates": [{"name": "example.com/new"}]}})
     released = await cluster.patch(PODS, "a", namespace, patch=release)
-    assert released.spec.scheduling_gates == []
+    assert released.spec.scheduling_gates == ()
     assert released.spec.node_selector == {"kubernetes.io/hostname": node}
     await cluster.bind(namespace, "a", node)
     assert (await cluster.get(PODS, "a", namespace)).spec.node_name == node
@@ -118,4 +118,4 @@ async def test_a_node_has_its_taints_and_labels(cluster: Cluster, node: str) -> 
     made = await cluster.get(NODES, node)
     assert [(taint.key, taint.effect) for taint in made.spec.taints] == [("node.kubernetes.io/not-ready", "NoSchedule")]
     patched = await cluster.patch(NODES, node, patch={"spec": {"taints": []}, "metadata": {"labels": {"rack": "r1"}}})
-    assert (patched.spec.taints, patched.metadata.labels["rack"]) == ([], "r1")
+    assert (patched.spec.taints, patched.metadata.labels["rack"]) == ((), "r1")

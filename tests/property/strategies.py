@@ -58,9 +58,9 @@ def topology_requests(draw: st.DrawFn) -> PodSetTopologyRequest | None:
             request.pod_set_slice_size = draw(SIZES)
         else:
             layers = draw(st.lists(st.tuples(LEVELS, SIZES), min_size=1, max_size=3))
-            request.podset_slice_required_topology_constraints = [
+            request.podset_slice_required_topology_constraints = tuple(
                 SliceConstraint(topology=level, size=size) for level, size in layers
-            ]
+            )
     return request
 
 
@@ -107,7 +107,7 @@ def nodes(draw: st.DrawFn) -> Node:
         unschedulable=draw(st.integers(0, 9)) == 0,
     )
     for key in draw(st.sampled_from([(), (), (), (RACK,), (HOSTNAME,)])):
-        del found.metadata.labels[key]
+        found.metadata.labels = {k: v for k, v in found.metadata.labels.items() if k != key}
     return found
 
 

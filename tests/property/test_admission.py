@@ -242,10 +242,10 @@ class AdmissionStory(RuleBasedStateMachine):
             return
         given = msgspec.convert(msgspec.to_builtins(self.objects[key[1]]), Workload)
         given.status.admission = None
-        given.status.conditions = [
+        given.status.conditions = (
             Condition(type="QuotaReserved", status="False"),
             Condition(type="Evicted", status="True", reason="Preempted"),
-        ]
+        )
         self.write(given)
 
     # --- the laws

@@ -138,7 +138,7 @@ class EngineStory(RuleBasedStateMachine):
                 changed = finished(changed)
             case "evict" if changed.status.admission is not None:
                 changed.status.admission = None
-                changed.status.conditions = [Condition(type="QuotaReserved", status="False")]
+                changed.status.conditions = (Condition(type="QuotaReserved", status="False"),)
             case "deactivate" | "activate" if (NS, name) not in self.in_flight:
                 changed.spec.active = what == "activate"
         # Nothing new, else; for an admission in flight it is an older version that arrives.

@@ -68,7 +68,7 @@ class Cohort:
                 waits = msgspec.convert(msgspec.to_builtins(self.stored[evict.key]), Workload)
                 waits.metadata.resource_version = str(10 + self.versions)
                 gone = Condition(type="Evicted", status="True", reason="Preempted", last_transition_time=at(self.clock))
-                waits.status = WorkloadStatus(conditions=[gone])
+                waits.status = WorkloadStatus(conditions=(gone,))
                 self._store(waits)
         raise AssertionError("it never comes to rest")
 

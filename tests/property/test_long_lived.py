@@ -74,7 +74,7 @@ class LongLived(RuleBasedStateMachine):
     @rule(name=flavors, labels=st.sampled_from([{}, {"pool": "fast"}, {"disk": ""}]), tolerant=st.booleans())
     def flavor_edited(self, name: str, labels: dict[str, str], tolerant: bool) -> None:
         item = flavor(name, labels=labels)
-        item.spec.tolerations = [Toleration(key="x", operator="Exists")] if tolerant else []
+        item.spec.tolerations = (Toleration(key="x", operator="Exists"),) if tolerant else ()
         self.flavors[name] = item
         self.world.set_flavor(item)
 

@@ -150,7 +150,7 @@ def test_nothing_that_is_asked_for_breaks_it(
     labels = {BLOCK: "a", RACK: "r"}
     for name in ("x", "y"):
         world.set_node(node(name, labels=labels, allocatable={GPU: has, "pods": has}))
-    layers = [SliceConstraint(topology=level, size=size), SliceConstraint(topology=HOSTNAME, size=inner)]
+    layers = (SliceConstraint(topology=level, size=size), SliceConstraint(topology=HOSTNAME, size=inner))
     request = PodSetTopologyRequest(preferred=BLOCK, podset_slice_required_topology_constraints=layers)
     pod_sets = [PodSetRequest("main", count, {GPU: gpus, "memory": -gpus}, request)]
     check_topology_request(request, KEYS, count)

@@ -167,7 +167,7 @@ async def test_with_kube_scheduler_binding_pods_are_gated_until_the_gang_is_whol
 
     await arena.until(template_is_gated)
     pods = await arena.until_running("gated", 4)
-    assert all(p.spec.scheduling_gates == [] for p in pods)
+    assert all(p.spec.scheduling_gates == () for p in pods)
     assert len({node_labels(int(p.spec.node_name[5:]))[RACK] for p in pods}) == 1
 
 

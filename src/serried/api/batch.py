@@ -10,10 +10,6 @@ from serried.api.core import PodTemplateSpec
 from serried.api.meta import LabelSelector, Object, PlainCondition, Wire
 
 
-class JobCondition(PlainCondition):
-    last_probe_time: datetime | None = None
-
-
 class JobSpec(Wire):
     parallelism: int | None = None
     completions: int | None = None
@@ -34,7 +30,7 @@ class JobStatus(Wire):
     completed_indexes: str = ""
     start_time: datetime | None = None
     completion_time: datetime | None = None
-    conditions: list[JobCondition] = []
+    conditions: list[PlainCondition] = []
 
 
 class Job(Object):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from serried.api.meta import LabelSelector, LabelSelectorRequirement, Object, PlainCondition, Wire
+from serried.api.meta import NO_ITEMS, ConditionStatus, LabelSelector, LabelSelectorRequirement, Object, Wire
 
 #: A Kubernetes quantity as it stands on the wire; see `serried.api.quantity`.
 Quantity = str | int
-ResourceList = dict[str, Quantity]
+ResourceList = Mapping[str, Quantity]
 
 
 class Toleration(Wire):
@@ -29,12 +30,12 @@ class Taint(Wire):
 
 
 class NodeSelectorTerm(Wire):
-    match_expressions: list[LabelSelectorRequirement] = []
-    match_fields: list[LabelSelectorRequirement] = []
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+    match_fields: tuple[LabelSelectorRequirement, ...] = ()
 
 
 class NodeSelector(Wire):
-    node_selector_terms: list[NodeSelectorTerm] = []
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class PreferredSchedulingTerm(Wire):
@@ -44,16 +45,16 @@ class PreferredSchedulingTerm(Wire):
 
 class NodeAffinity(Wire):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
-    preferred_during_scheduling_ignored_during_execution: list[PreferredSchedulingTerm] = []
+    preferred_during_scheduling_ignored_during_execution: tuple[PreferredSchedulingTerm, ...] = ()
 
 
 class PodAffinityTerm(Wire):
     topology_key: str = ""
     label_selector: LabelSelector | None = None
-    namespaces: list[str] = []
+    namespaces: tuple[str, ...] = ()
     namespace_selector: LabelSelector | None = None
-    match_label_keys: list[str] = []
-    mismatch_label_keys: list[str] = []
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
 
 
 class WeightedPodAffinityTerm(Wire):
@@ -64,8 +65,8 @@ class WeightedPodAffinityTerm(Wire):
 class PodAffinity(Wire):
     """Of podAffinity and of podAntiAffinity."""
 
-    required_during_scheduling_ignored_during_execution: list[PodAffinityTerm] = []
-    preferred_during_scheduling_ignored_during_execution: list[WeightedPodAffinityTerm] = []
+    required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
+    preferred_during_scheduling_ignored_during_execution: tuple[WeightedPodAffinityTerm, ...] = ()
 
 
 class Affinity(Wire):
@@ -82,12 +83,12 @@ class TopologySpreadConstraint(Wire):
     min_domains: int | None = None
     node_affinity_policy: str | None = None
     node_taints_policy: str | None = None
-    match_label_keys: list[str] = []
+    match_label_keys: tuple[str, ...] = ()
 
 
 class ResourceRequirements(Wire):
-    requests: ResourceList = {}
-    limits: ResourceList = {}
+    requests: ResourceList = NO_ITEMS
+    limits: ResourceList = NO_ITEMS
 
 
 class ContainerPort(Wire):
@@ -105,8 +106,8 @@ class Container(Wire):
     name: str = ""
     resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
     restart_policy: str = ""
-    restart_policy_rules: list[ContainerRestartRule] = []
-    ports: list[ContainerPort] = []
+    restart_policy_rules: tuple[ContainerRestartRule, ...] = ()
+    ports: tuple[ContainerPort, ...] = ()
 
 
 class ClaimVolumeSource(Wire):
@@ -145,32 +146,24 @@ class PodSpec(Wire):
     node_name: str = ""
     scheduler_name: str = ""
     priority_class_name: str = ""
-    priority: int | None = None
-    restart_policy: str = ""
-    containers: list[Container] = []
-    init_containers: list[Container] = []
-    overhead: ResourceList = {}
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    overhead: ResourceList = NO_ITEMS
     runtime_class_name: str = ""
     resources: ResourceRequirements | None = None
-    node_selector: dict[str, str] = {}
+    node_selector: Mapping[str, str] = NO_ITEMS
     affinity: Affinity | None = None
-    tolerations: list[Toleration] = []
-    scheduling_gates: list[PodSchedulingGate] = []
-    topology_spread_constraints: list[TopologySpreadConstraint] = []
-    volumes: list[Volume] = []
-    resource_claims: list[PodResourceClaim] = []
+    tolerations: tuple[Toleration, ...] = ()
+    scheduling_gates: tuple[PodSchedulingGate, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
     host_network: bool = False
-
-
-class PodCondition(PlainCondition):
-    pass
 
 
 class PodStatus(Wire):
     phase: str = ""
-    reason: str = ""
-    conditions: list[PodCondition] = []
-    start_time: datetime | None = None
+    conditions: tuple[ConditionStatus, ...] = ()
 
 
 class Pod(Object):
@@ -179,8 +172,8 @@ class Pod(Object):
 
 
 class PodTemplateMeta(Wire):
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
+    labels: Mapping[str, str] = NO_ITEMS
+    annotations: Mapping[str, str] = NO_ITEMS
 
 
 class PodTemplateSpec(Wire):
@@ -190,17 +183,12 @@ class PodTemplateSpec(Wire):
 
 class NodeSpec(Wire):
     unschedulable: bool = False
-    taints: list[Taint] = []
-
-
-class NodeCondition(PlainCondition):
-    last_heartbeat_time: datetime | None = None
+    taints: tuple[Taint, ...] = ()
 
 
 class NodeStatus(Wire):
-    allocatable: ResourceList = {}
-    capacity: ResourceList = {}
-    conditions: list[NodeCondition] = []
+    allocatable: ResourceList = NO_ITEMS
+    conditions: tuple[ConditionStatus, ...] = ()
 
 
 class Node(Object):
@@ -219,15 +207,15 @@ class PriorityClass(Object):
 
 class LimitRangeItem(Wire):
     type: str
-    min: ResourceList = {}
-    max: ResourceList = {}
-    default: ResourceList = {}
-    default_request: ResourceList = {}
-    max_limit_request_ratio: ResourceList = {}
+    min: ResourceList = NO_ITEMS
+    max: ResourceList = NO_ITEMS
+    default: ResourceList = NO_ITEMS
+    default_request: ResourceList = NO_ITEMS
+    max_limit_request_ratio: ResourceList = NO_ITEMS
 
 
 class LimitRangeSpec(Wire):
-    limits: list[LimitRangeItem] = []
+    limits: tuple[LimitRangeItem, ...] = ()
 
 
 class LimitRange(Object):
@@ -235,16 +223,15 @@ class LimitRange(Object):
 
 
 class Overhead(Wire):
-    pod_fixed: ResourceList = {}
+    pod_fixed: ResourceList = NO_ITEMS
 
 
 class RuntimeClassScheduling(Wire):
-    node_selector: dict[str, str] = {}
-    tolerations: list[Toleration] = []
+    node_selector: Mapping[str, str] = NO_ITEMS
+    tolerations: tuple[Toleration, ...] = ()
 
 
 class RuntimeClass(Object):
-    handler: str = ""
     overhead: Overhead = msgspec.field(default_factory=Overhead)
     scheduling: RuntimeClassScheduling = msgspec.field(default_factory=RuntimeClassScheduling)
 

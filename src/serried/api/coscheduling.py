@@ -10,14 +10,11 @@ from datetime import datetime
 
 import msgspec
 
-from serried.api.core import ResourceList
 from serried.api.meta import Object, Wire
 
 
 class CoschedulingPodGroupSpec(Wire):
     min_member: int = 0
-    min_resources: ResourceList = {}
-    schedule_timeout_seconds: int | None = None
 
 
 class CoschedulingPodGroupStatus(Wire, omit_defaults=False):

@@ -13,7 +13,7 @@ class CustomResourceDefinitionVersion(Wire):
 
 
 class CustomResourceDefinitionSpec(Wire):
-    versions: list[CustomResourceDefinitionVersion] = []
+    versions: tuple[CustomResourceDefinitionVersion, ...] = ()
 
 
 class CustomResourceDefinitionStatus(Wire):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
 
 from serried.api.core import PodTemplateSpec, Quantity, ResourceList, Taint, Toleration
-from serried.api.meta import Condition, LabelSelector, Object, Wire
+from serried.api.meta import NO_ITEMS, Condition, LabelSelector, Object, Wire
 
 # --- Topology, ResourceFlavor, WorkloadPriorityClass, AdmissionCheck
 
@@ -17,7 +18,7 @@ class TopologyLevel(Wire):
 
 
 class TopologySpec(Wire):
-    levels: list[TopologyLevel] = []
+    levels: tuple[TopologyLevel, ...] = ()
 
 
 class Topology(Object):
@@ -25,9 +26,9 @@ class Topology(Object):
 
 
 class ResourceFlavorSpec(Wire):
-    node_labels: dict[str, str] = {}
-    node_taints: list[Taint] = []
-    tolerations: list[Toleration] = []
+    node_labels: Mapping[str, str] = NO_ITEMS
+    node_taints: tuple[Taint, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
     topology_name: str = ""
 
 
@@ -37,7 +38,6 @@ class ResourceFlavor(Object):
 
 class WorkloadPriorityClass(Object):
     value: int = 0
-    description: str = ""
 
 
 class AdmissionCheckSpec(Wire):
@@ -45,7 +45,7 @@ class AdmissionCheckSpec(Wire):
 
 
 class ConditionsStatus(Wire):
-    conditions: list[Condition] = []
+    conditions: tuple[Condition, ...] = ()
 
 
 class AdmissionCheck(Object):
@@ -65,12 +65,12 @@ class ResourceQuota(Wire):
 
 class FlavorQuotas(Wire):
     name: str
-    resources: list[ResourceQuota] = []
+    resources: tuple[ResourceQuota, ...] = ()
 
 
 class ResourceGroup(Wire):
-    covered_resources: list[str] = []
-    flavors: list[FlavorQuotas] = []
+    covered_resources: tuple[str, ...] = ()
+    flavors: tuple[FlavorQuotas, ...] = ()
 
 
 class FairSharing(Wire):
@@ -96,11 +96,11 @@ class FlavorFungibility(Wire):
 
 class AdmissionCheckStrategyRule(Wire):
     name: str
-    on_flavors: list[str] = []
+    on_flavors: tuple[str, ...] = ()
 
 
 class AdmissionChecksStrategy(Wire):
-    admission_checks: list[AdmissionCheckStrategyRule] = []
+    admission_checks: tuple[AdmissionCheckStrategyRule, ...] = ()
 
 
 class AdmissionScope(Wire):
@@ -108,7 +108,7 @@ class AdmissionScope(Wire):
 
 
 class ClusterQueueSpec(Wire):
-    resource_groups: list[ResourceGroup] = []
+    resource_groups: tuple[ResourceGroup, ...] = ()
     cohort_name: str = ""
     queueing_strategy: str = "BestEffortFIFO"
     #: None selects no namespace, {} all of them.
@@ -138,7 +138,7 @@ class FairSharingStatus(Wire, omit_defaults=False):
 
 class AdmissionFairSharingStatus(Wire, omit_defaults=False):
     #: resource → what was used lately
-    consumed_resources: ResourceList = {}
+    consumed_resources: dict[str, Quantity] = {}
     last_update: datetime | None = None
 
 
@@ -185,7 +185,7 @@ class LocalQueue(Object):
 
 class CohortSpec(Wire):
     parent_name: str = ""
-    resource_groups: list[ResourceGroup] = []
+    resource_groups: tuple[ResourceGroup, ...] = ()
     fair_sharing: FairSharing | None = None
 
 
@@ -212,12 +212,10 @@ class PodSetTopologyRequest(Wire):
     preferred: str | None = None
     unconstrained: bool | None = None
     pod_index_label: str | None = None
-    sub_group_index_label: str | None = None
-    sub_group_count: int | None = None
     pod_set_group_name: str | None = None
     pod_set_slice_required_topology: str | None = None
     pod_set_slice_size: int | None = None
-    podset_slice_required_topology_constraints: list[SliceConstraint] = []
+    podset_slice_required_topology_constraints: tuple[SliceConstraint, ...] = ()
 
 
 class PodSet(Wire):
@@ -235,12 +233,11 @@ class PriorityClassRef(Wire):
 
 
 class WorkloadSpec(Wire):
-    pod_sets: list[PodSet] = []
+    pod_sets: tuple[PodSet, ...] = ()
     queue_name: str = ""
     priority: int | None = None
     priority_class_ref: PriorityClassRef | None = None
     active: bool = True
-    maximum_execution_time_seconds: int | None = None
 
 
 class TopologyAssignmentSliceLevelIndividualValues(Wire):
@@ -273,9 +270,9 @@ class TopologyAssignment(Wire):
 class PodSetAssignment(Wire):
     name: str = "main"
     #: resource → flavor
-    flavors: dict[str, str] = {}
+    flavors: Mapping[str, str] = NO_ITEMS
     #: resource → what all pods of the pod set use together
-    resource_usage: ResourceList = {}
+    resource_usage: ResourceList = NO_ITEMS
     count: int | None = None
     topology_assignment: TopologyAssignment | None = None
     delayed_topology_request: str | None = None
@@ -283,7 +280,7 @@ class PodSetAssignment(Wire):
 
 class Admission(Wire):
     cluster_queue: str
-    pod_set_assignments: list[PodSetAssignment] = []
+    pod_set_assignments: tuple[PodSetAssignment, ...] = ()
 
 
 class RequeueState(Wire):
@@ -293,10 +290,10 @@ class RequeueState(Wire):
 
 class PodSetUpdate(Wire):
     name: str
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    node_selector: dict[str, str] = {}
-    tolerations: list[Toleration] = []
+    labels: Mapping[str, str] = NO_ITEMS
+    annotations: Mapping[str, str] = NO_ITEMS
+    node_selector: Mapping[str, str] = NO_ITEMS
+    tolerations: tuple[Toleration, ...] = ()
 
 
 class AdmissionCheckState(Wire, omit_defaults=False):
@@ -304,7 +301,7 @@ class AdmissionCheckState(Wire, omit_defaults=False):
     state: str
     message: str = ""
     last_transition_time: datetime | None = None
-    pod_set_updates: list[PodSetUpdate] = []
+    pod_set_updates: tuple[PodSetUpdate, ...] = ()
 
 
 class ReclaimablePod(Wire):
@@ -319,7 +316,7 @@ class UnhealthyNode(Wire):
 class PodSetResources(Wire):
     name: str
     #: resource → what all pods of the pod set would use together
-    resources: ResourceList = {}
+    resources: ResourceList = NO_ITEMS
 
 
 class EvictionCount(Wire, omit_defaults=False):
@@ -329,17 +326,17 @@ class EvictionCount(Wire, omit_defaults=False):
 
 
 class SchedulingStats(Wire):
-    evictions: list[EvictionCount] = []
+    evictions: tuple[EvictionCount, ...] = ()
 
 
 class WorkloadStatus(Wire):
-    conditions: list[Condition] = []
+    conditions: tuple[Condition, ...] = ()
     admission: Admission | None = None
     requeue_state: RequeueState | None = None
-    admission_checks: list[AdmissionCheckState] = []
-    reclaimable_pods: list[ReclaimablePod] = []
-    resource_requests: list[PodSetResources] = []
-    unhealthy_nodes: list[UnhealthyNode] = []
+    admission_checks: tuple[AdmissionCheckState, ...] = ()
+    reclaimable_pods: tuple[ReclaimablePod, ...] = ()
+    resource_requests: tuple[PodSetResources, ...] = ()
+    unhealthy_nodes: tuple[UnhealthyNode, ...] = ()
     scheduling_stats: SchedulingStats | None = None
 
 

@@ -90,14 +90,14 @@ def parse(text: str) -> LabelSelector:
         SelectorError: it does not parse.
     """
     tokens = _tokens(text)
-    found = LabelSelector()
+    found: list[LabelSelectorRequirement] = []
     position = 0
     while position < len(tokens):
-        if found.match_expressions:
+        if found:
             position = _expect(tokens, position, ",", text)
         requirement, position = _requirement(tokens, position, text)
-        found.match_expressions.append(requirement)
-    return found
+        found.append(requirement)
+    return LabelSelector(match_expressions=tuple(found))
 
 
 def _tokens(text: str) -> list[str]:
@@ -139,7 +139,7 @@ def _requirement(tokens: list[str], position: int, text: str) -> tuple[LabelSele
         case "=" | "==" | "!=" as operator:
             empty = _at_end(tokens, position + 1)
             value = "" if empty else _word(tokens, position + 1, text)
-            requirement = LabelSelectorRequirement(key, "NotIn" if operator == "!=" else "In", [value])
+            requirement = LabelSelectorRequirement(key, "NotIn" if operator == "!=" else "In", (value,))
             return requirement, position + (1 if empty else 2)
         case "in" | "notin" as operator:
             position = _expect(tokens, position + 1, "(", text)
@@ -150,7 +150,7 @@ def _requirement(tokens: list[str], position: int, text: str) -> tuple[LabelSele
                 if position < len(tokens) and tokens[position] == ",":
                     position += 1
                     continue
-                requirement = LabelSelectorRequirement(key, "In" if operator == "in" else "NotIn", values)
+                requirement = LabelSelectorRequirement(key, "In" if operator == "in" else "NotIn", tuple(values))
                 return requirement, _expect(tokens, position, ")", text)
         case other:
             raise SelectorError(f"unable to parse requirement: {other!r} is not an operator in {text!r}")

@@ -6,9 +6,9 @@ and writes are patches, so a field that is not here is never lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
 
@@ -17,8 +17,22 @@ class Wire(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True, gc=
     """Base of all wire types: camelCase on the wire, defaults left out, unknown fields ignored.
 
     The garbage collector does not look at them: they are trees, never part of a cycle, and there are so many
-    that looking would cost several times what decoding does.
+    that looking would cost several times what decoding does. What they hold is for reading: lists are tuples, and an
+    absent list or mapping is the same object everywhere.
     """
+
+
+class _NoItems(dict[str, Any]):
+    """An empty dictionary that stays empty, and that encoders take for one."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("this mapping is shared by all objects without one of their own")
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
+
+
+#: The default of fields that hold a mapping: one for all objects, so that decoding makes none.
+NO_ITEMS: Final[Mapping[str, Any]] = _NoItems()
 
 
 class OwnerReference(Wire):
@@ -39,10 +53,10 @@ class ObjectMeta(Wire):
     generate_name: str = ""
     creation_timestamp: datetime | None = None
     deletion_timestamp: datetime | None = None
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    owner_references: list[OwnerReference] = []
-    finalizers: list[str] = []
+    labels: Mapping[str, str] = NO_ITEMS
+    annotations: Mapping[str, str] = NO_ITEMS
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -70,32 +84,39 @@ class Object(Wire):
         return self.metadata.key
 
 
-class PlainCondition(Wire):
-    """What the conditions of all kinds have."""
+class ConditionStatus(Wire):
+    """Of the conditions of pods and nodes, of which there are many, only this is read."""
 
     type: str
     status: str
+
+
+class PlainCondition(ConditionStatus):
+    """What the conditions of all kinds have."""
+
     reason: str = ""
     message: str = ""
     last_transition_time: datetime | None = None
 
 
 class Condition(PlainCondition, omit_defaults=False):
+    """As custom resources have them."""
+
     observed_generation: int = 0
 
 
-C = TypeVar("C", bound=PlainCondition)
+C = TypeVar("C", bound=ConditionStatus)
 
 
 class LabelSelectorRequirement(Wire):
     key: str
     operator: str
-    values: list[str] = []
+    values: tuple[str, ...] = ()
 
 
 class LabelSelector(Wire):
-    match_labels: dict[str, str] = {}
-    match_expressions: list[LabelSelectorRequirement] = []
+    match_labels: Mapping[str, str] = NO_ITEMS
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
 def find_condition(conditions: Sequence[C], type: str) -> C | None:
@@ -103,7 +124,7 @@ def find_condition(conditions: Sequence[C], type: str) -> C | None:
     return next((c for c in conditions if c.type == type), None)
 
 
-def condition_is(conditions: Sequence[PlainCondition], type: str, status: str = "True") -> bool:
+def condition_is(conditions: Sequence[ConditionStatus], type: str, status: str = "True") -> bool:
     """Whether the condition of this type is there and has this status."""
     found = find_condition(conditions, type)
     return found is not None and found.status == status

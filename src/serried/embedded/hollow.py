@@ -29,8 +29,8 @@ from typing import Any, Literal
 import msgspec
 
 from serried.api.batch import Job
-from serried.api.core import Node, Pod, PodCondition, Quantity, Taint
-from serried.api.meta import Key, condition_is
+from serried.api.core import Node, Pod, Quantity, Taint
+from serried.api.meta import ConditionStatus, Key, PlainCondition, condition_is
 from serried.api.names import HOSTNAME, POD_GROUP, RUN_GANG_SIZE, RUN_RESULT, RUN_SECONDS
 from serried.api.resources import JOBS, NODES, PODS
 from serried.cluster.informer import Informer
@@ -351,16 +351,15 @@ def _whole(pod: Pod, annotation: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _conditions(old: Sequence[PodCondition], phase: str, now: datetime) -> list[PodCondition]:
-    """The conditions of a pod in this phase: those a kubelet writes, and of the others what there was."""
+def _conditions(old: Sequence[ConditionStatus], phase: str, now: datetime) -> list[ConditionStatus]:
+    """The conditions of a pod in this phase: those a kubelet writes, and of the others that they hold."""
     running = phase == "Running"
     status, reason = ("True", "") if running else ("False", "PodFailed" if phase == "Failed" else "PodCompleted")
     ours = {
-        "Initialized": PodCondition(type="Initialized", status="True", last_transition_time=now),
-        "ContainersReady": PodCondition(type="ContainersReady", status=status, reason=reason, last_transition_time=now),
-        "Ready": PodCondition(type="Ready", status=status, reason=reason, last_transition_time=now),
+        "Initialized": PlainCondition(type="Initialized", status="True", last_transition_time=now),
+        "ContainersReady": PlainCondition(
+            type="ContainersReady", status=status, reason=reason, last_transition_time=now
+        ),
+        "Ready": PlainCondition(type="Ready", status=status, reason=reason, last_transition_time=now),
     }
-    before = {each.type: each for each in old}
-    if before.get("Initialized") is not None:
-        ours["Initialized"] = before["Initialized"]
     return [*(each for each in old if each.type not in ours), *ours.values()]

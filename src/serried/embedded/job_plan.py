@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import msgspec
 
-from serried.api.batch import JobCondition, JobStatus
+from serried.api.batch import JobStatus
 from serried.api.core import Pod
-from serried.api.meta import Object, Wire, condition_is
+from serried.api.meta import Object, PlainCondition, Wire, condition_is
 from serried.api.names import COMPLETION_INDEX
 
 #: Keeps a pod that has ended until the controller has counted it.
@@ -191,9 +191,7 @@ def _set(status: JobStatus, type: str, value: str, reason: str, message: str, no
     """Sets a condition; one that has this status already stays as it is."""
     if condition_is(status.conditions, type, value):
         return
-    new = JobCondition(
-        type=type, status=value, reason=reason, message=message, last_probe_time=now, last_transition_time=now
-    )
+    new = PlainCondition(type=type, status=value, reason=reason, message=message, last_transition_time=now)
     places = [index for index, each in enumerate(status.conditions) if each.type == type]
     if places:
         status.conditions[places[0]] = new

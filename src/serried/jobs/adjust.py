@@ -78,7 +78,7 @@ class Conflict:
 
 def adjusted(
     pod_sets: Sequence[PodSet], limit_ranges: Sequence[LimitRange], runtime_classes: Mapping[str, RuntimeClass]
-) -> tuple[list[PodSet], list[Problem]]:
+) -> tuple[tuple[PodSet, ...], list[Problem]]:
     """Pod sets as their pods will be, and what would keep these from being created.
 
     `limit_ranges`: of the namespace. Quantities that cannot be read are left as they are; they are told elsewhere.
@@ -103,7 +103,7 @@ def adjusted(
             changed = PodTemplateSpec(metadata=pod_set.template.metadata, spec=spec)
             pod_set = msgspec.structs.replace(pod_set, template=changed)
         result.append(pod_set)
-    return result, problems
+    return tuple(result), problems
 
 
 def with_defaults(spec: PodSpec, limit_ranges: Sequence[LimitRange]) -> PodSpec:
@@ -113,16 +113,16 @@ def with_defaults(spec: PodSpec, limit_ranges: Sequence[LimitRange]) -> PodSpec:
         return spec
 
     def filled(container: Container) -> Container:
-        limits, requests = container.resources.limits, container.resources.requests
-        requests = {**limits, **requests}
+        limits = container.resources.limits
+        requests: ResourceList = {**limits, **container.resources.requests}
         for item in items:
             limits, requests = {**item.default, **limits}, {**item.default_request, **requests}
         return msgspec.structs.replace(container, resources=ResourceRequirements(requests=requests, limits=limits))
 
     return msgspec.structs.replace(
         spec,
-        containers=[filled(c) for c in spec.containers],
-        init_containers=[filled(c) for c in spec.init_containers],
+        containers=tuple(map(filled, spec.containers)),
+        init_containers=tuple(map(filled, spec.init_containers)),
     )
 
 
@@ -131,7 +131,7 @@ def with_runtime_class(spec: PodSpec, runtime_class: RuntimeClass) -> PodSpec:
     overhead = spec.overhead or runtime_class.overhead.pod_fixed
     selector = {**runtime_class.scheduling.node_selector, **spec.node_selector}
     more = [t for t in runtime_class.scheduling.tolerations if t not in spec.tolerations]
-    tolerations = [*spec.tolerations, *more] if more else spec.tolerations
+    tolerations = (*spec.tolerations, *more)
     return msgspec.structs.replace(spec, overhead=overhead, node_selector=selector, tolerations=tolerations)
 
 
@@ -157,7 +157,7 @@ def breaches(spec: PodSpec, limit_ranges: Sequence[LimitRange]) -> Iterator[Brea
         for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
             for i, container in enumerate(containers):
                 path, found = f"spec.{kind}[{i}].resources", container.resources
-                requests = {**found.limits, **found.requests}
+                requests: ResourceList = {**found.limits, **found.requests}
                 yield from _breaches(limit_range, item, path, "Container", requests, found.limits)
     for limit_range, item in _items(limit_ranges, "Pod"):
         without = msgspec.structs.replace(spec, overhead={})
@@ -219,8 +219,8 @@ def _limits_as_requests(spec: PodSpec) -> PodSpec:
 
     return msgspec.structs.replace(
         spec,
-        containers=[turned(c) for c in spec.containers],
-        init_containers=[turned(c) for c in spec.init_containers],
+        containers=tuple(map(turned, spec.containers)),
+        init_containers=tuple(map(turned, spec.init_containers)),
         resources=ResourceRequirements(requests=spec.resources.limits) if spec.resources is not None else None,
     )
 

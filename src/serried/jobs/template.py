@@ -54,7 +54,7 @@ def original(template: PodTemplateSpec, injected: Injected | None) -> PodTemplat
         template.spec,
         node_selector=_without(template.spec.node_selector, injected.node_selector),
         tolerations=template.spec.tolerations[: len(template.spec.tolerations) - injected.tolerations],
-        scheduling_gates=[g for g in template.spec.scheduling_gates if g.name not in injected.gates],
+        scheduling_gates=tuple(g for g in template.spec.scheduling_gates if g.name not in injected.gates),
     )
     metadata = PodTemplateMeta(
         labels=_without(template.metadata.labels, injected.labels),

@@ -344,7 +344,7 @@ def kept(workload: Workload) -> Workload:
     if done is None or done.status != "True":
         return workload
     return msgspec.structs.replace(
-        workload, spec=WorkloadSpec(queue_name=workload.spec.queue_name), status=WorkloadStatus(conditions=[done])
+        workload, spec=WorkloadSpec(queue_name=workload.spec.queue_name), status=WorkloadStatus(conditions=(done,))
     )
 
 

@@ -15,7 +15,7 @@ from serried.api.names import CheckState, WorkloadCondition
 _MESSAGE_LIMIT = 32768
 
 
-def merged(existing: list[Condition], changes: Iterable[Condition], now: datetime) -> list[Condition]:
+def merged(existing: Sequence[Condition], changes: Iterable[Condition], now: datetime) -> list[Condition]:
     """`existing` with `changes` put in by type; the transition time moves only when the status does."""
     result = {c.type: c for c in existing}
     for change in changes:
@@ -29,7 +29,7 @@ def merged(existing: list[Condition], changes: Iterable[Condition], now: datetim
     return list(result.values())
 
 
-def same(existing: list[Condition], change: Condition) -> bool:
+def same(existing: Sequence[Condition], change: Condition) -> bool:
     """Whether the condition already says this."""
     old = find_condition(existing, change.type)
     return old is not None and (old.status, old.reason, old.message) == (
@@ -144,7 +144,7 @@ def release_patch(workload: Workload, message: str, now: datetime) -> dict[str, 
             state=CheckState.PENDING,
             message=f"Reset to Pending after eviction. Previously: {check.state}",
             last_transition_time=None,
-            pod_set_updates=[],
+            pod_set_updates=(),
         )
         for check in workload.status.admission_checks
     ]

@@ -121,7 +121,7 @@ class JobOwner:
             return problems
         priority, reference = found
         return WorkloadSpec(
-            pod_sets=pod_sets, queue_name=queue_name(self.job), priority=priority, priority_class_ref=reference
+            pod_sets=tuple(pod_sets), queue_name=queue_name(self.job), priority=priority, priority_class_ref=reference
         )
 
     def _priority(self, cluster: ClusterView) -> tuple[int, PriorityClassRef | None] | Problem:

@@ -94,7 +94,7 @@ def _enqueue(owner: Owner, gang: Gang, cluster: ClusterView) -> list[Action]:
             name=owner.workload_name,
             namespace=meta.namespace,
             labels={names.JOB_UID: meta.uid},
-            owner_references=[_controller(subject, block=True)],
+            owner_references=(_controller(subject, block=True),),
         ),
         spec=desired,
     )
@@ -370,7 +370,7 @@ def _pod_group(workload: Workload, size: int) -> CoschedulingPodGroup:
     meta = workload.metadata
     return CoschedulingPodGroup(
         metadata=ObjectMeta(
-            name=meta.name, namespace=meta.namespace, owner_references=[_controller(Subject(WORKLOADS, workload))]
+            name=meta.name, namespace=meta.namespace, owner_references=(_controller(Subject(WORKLOADS, workload)),)
         ),
         spec=CoschedulingPodGroupSpec(min_member=size),
     )

@@ -35,7 +35,7 @@ class Requirement:
 
     @property
     def wire(self) -> LabelSelectorRequirement:
-        return LabelSelectorRequirement(self.key, self.operator, list(self.values))
+        return LabelSelectorRequirement(self.key, self.operator, self.values)
 
     def holds(self, labels: Mapping[str, str]) -> bool:
         return label_selector.holds(self.wire, labels)

@@ -243,7 +243,7 @@ class Engine:
         record = self._state.workloads.get(key)
         return record is not None and record.reservation is not None
 
-    def resource_requests(self, key: Key) -> list[PodSetResources]:
+    def resource_requests(self, key: Key) -> tuple[PodSetResources, ...]:
         """What a workload that waits asks for, as quota counts it."""
         return resource_requests(self._state, key)
 

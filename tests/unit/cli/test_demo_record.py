@@ -62,11 +62,11 @@ class Scene:
         owner = OwnerReference(api_version="batch/v1", kind="Job", name=training.name, uid="u", controller=True)
         assignment = encode([names.HOSTNAME], [((node,), training.pods // len(nodes)) for node in nodes])
         admission = Admission(
-            cluster_queue=training.team, pod_set_assignments=[PodSetAssignment(topology_assignment=assignment)]
+            cluster_queue=training.team, pod_set_assignments=(PodSetAssignment(topology_assignment=assignment),)
         )
-        conditions = [Condition(type=type, status="True", reason=reason, message="why") for type, reason in reasons]
-        meta = ObjectMeta(name=f"job-{training.name}", namespace=training.team, owner_references=[owner])
-        status = WorkloadStatus(conditions=conditions, admission=admission if nodes else None)
+        found = [Condition(type=type, status="True", reason=reason, message="why") for type, reason in reasons]
+        meta = ObjectMeta(name=f"job-{training.name}", namespace=training.team, owner_references=(owner,))
+        status = WorkloadStatus(conditions=tuple(found), admission=admission if nodes else None)
         self.day.on_workload(None, Workload(metadata=meta, status=status))
 
     def pod(self, training: Training, i: int, *states: tuple[str, str]) -> None:

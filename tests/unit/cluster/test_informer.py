@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import msgspec
@@ -88,7 +88,7 @@ def pod(name: str, version: int, *, uid: str = "", namespace: str = "default") -
 
 
 async def test_what_is_kept_is_all_that_callbacks_see(cluster: HttpCluster, server: ApiServer) -> None:
-    seen: list[tuple[dict[str, str], str]] = []
+    seen: list[tuple[Mapping[str, str], str]] = []
 
     def without_labels(pod: Pod) -> Pod:
         return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, labels={}))

@@ -107,7 +107,7 @@ async def test_an_eviction_is_not_for_an_admission_that_came_after_it() -> None:
     conditions = [{"type": "QuotaReserved", "status": "False", "reason": "Pending", "message": ""}]
     conditions[0]["lastTransitionTime"] = "2026-01-01T00:00:00Z"
     given.observe(WORKLOADS, await given.patch("status", status={"admission": None, "conditions": conditions}))
-    admission = Admission("cq", [PodSetAssignment(flavors={"cpu": "default"}, resource_usage={"cpu": 4}, count=1)])
+    admission = Admission("cq", (PodSetAssignment(flavors={"cpu": "default"}, resource_usage={"cpu": 4}, count=1),))
     conditions[0] |= {"status": "True", "reason": "QuotaReserved", "lastTransitionTime": "2026-01-01T00:00:09Z"}
     status = {"admission": msgspec.to_builtins(admission), "conditions": conditions}
     given.observe(WORKLOADS, await given.patch("status", status=status))
@@ -146,4 +146,4 @@ async def test_nodes_that_were_lost_before_an_admission_do_not_end_it() -> None:
     await given.carry_out(given.decide())
     there = await given.there()
     assert there.status.admission is not None
-    assert there.status.unhealthy_nodes == []
+    assert there.status.unhealthy_nodes == ()

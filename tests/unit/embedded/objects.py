@@ -4,10 +4,21 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from serried.api.resources import PODS
+from serried.api.meta import Object
+from serried.api.resources import PODS, Resource
 from serried.embedded.server import EmbeddedCluster
 
 Json = dict[str, Any]
+
+
+class RawObject(Object):
+    """An object with all that the server holds of it."""
+
+    spec: Json = {}
+    status: Json = {}
+
+
+RAW_PODS = Resource("", "v1", "Pod", "pods", RawObject)
 
 CONTAINER = {"name": "c", "image": "registry.example/none"}
 

@@ -35,7 +35,7 @@ def pod(name: str, phase: str = "Running", *, going: bool = False, tracked: bool
     made.metadata.name = made.metadata.uid = name
     made.metadata.creation_timestamp = NOW - timedelta(seconds=age)
     made.metadata.deletion_timestamp = NOW if going else None
-    made.metadata.finalizers = [TRACKING] if tracked else []
+    made.metadata.finalizers = (TRACKING,) if tracked else ()
     made.metadata.annotations = {COMPLETION_INDEX: name.rstrip("'")} if name.rstrip("'").isdigit() else {}
     made.status.phase = phase
     return made

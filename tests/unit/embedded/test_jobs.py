@@ -108,7 +108,7 @@ async def test_pods_say_whose_they_are(cluster: EmbeddedCluster) -> None:
         )
         assert pod.metadata.controller is not None
         assert (pod.metadata.controller.kind, pod.metadata.controller.uid) == ("Job", owner.metadata.uid)
-        assert pod.metadata.finalizers == [TRACKING]
+        assert pod.metadata.finalizers == (TRACKING,)
         assert pod.spec.scheduler_name == "nobody"
 
 
@@ -121,7 +121,7 @@ async def test_a_job_completes_and_lets_go_of_its_pods(cluster: EmbeddedCluster)
     assert found.completion_time is not None
 
     async def released() -> bool:
-        return all(pod.metadata.finalizers == [] for pod in await pods(cluster))
+        return all(pod.metadata.finalizers == () for pod in await pods(cluster))
 
     await until(released)
     await cluster.delete(JOBS, "j", "default")

@@ -23,7 +23,7 @@ from serried.api.resources import (
 from serried.cluster.protocol import ApiError, Expired, Forbidden, Invalid, Malformed, NotFound, WatchEvent
 from serried.embedded.server import BOOKMARK_SECONDS, EmbeddedCluster
 from tests.unit.embedded.conftest import now
-from tests.unit.embedded.objects import Json, job, named, pod
+from tests.unit.embedded.objects import RAW_PODS, Json, job, named, pod
 
 
 async def told(
@@ -237,10 +237,10 @@ async def test_priority_comes_from_the_class_of_that_name_or_the_default_one(clu
     await cluster.create(PRIORITY_CLASSES, {**named("usual"), "value": 7, "globalDefault": True})
     with pytest.raises(Forbidden, match="usual"):
         await cluster.create(PRIORITY_CLASSES, {**named("other"), "globalDefault": True})
-    high = await cluster.create(PODS, pod("high", priorityClassName="high"), "default")
-    usual = await cluster.create(PODS, pod("usual"), "default")
-    assert (high.spec.priority, usual.spec.priority) == (100, 7)
-    assert usual.spec.priority_class_name == "usual"
+    high = await cluster.create(RAW_PODS, pod("high", priorityClassName="high"), "default")
+    usual = await cluster.create(RAW_PODS, pod("usual"), "default")
+    assert (high.spec["priority"], usual.spec["priority"]) == (100, 7)
+    assert usual.spec["priorityClassName"] == "usual"
 
 
 async def test_a_node_is_not_ready_at_first_and_its_capacity_is_allocatable(cluster: EmbeddedCluster) -> None:

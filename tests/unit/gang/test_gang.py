@@ -200,7 +200,7 @@ def test_who_opens_the_gate_decides_whether_a_pod_waits_for_us() -> None:
     def stage(scheduler: str, *gates: str) -> Stage:
         raw = Pod()
         raw.spec.scheduler_name = scheduler
-        raw.spec.scheduling_gates = [PodSchedulingGate(name=g) for g in gates]
+        raw.spec.scheduling_gates = tuple(PodSchedulingGate(name=g) for g in gates)
         return member(raw, None).stage
 
     assert stage("serried") is Stage.WAITING

@@ -71,7 +71,7 @@ def test_the_overhead_the_nodes_and_the_tolerations_of_a_runtime_class() -> None
     }
     vm = msgspec.convert(body, RuntimeClass)
     given = pod_set({"requests": {"cpu": "1"}}, runtimeClassName="vm", nodeSelector={"disk": "a"})
-    given.template.spec.tolerations = [Toleration(key="own", operator="Exists")]
+    given.template.spec.tolerations = (Toleration(key="own", operator="Exists"),)
     (found,), _ = adjusted([given], [], {"vm": vm})
     assert pod_requests(found.template.spec) == {"cpu": 1250}
     assert found.template.spec.node_selector == {"vm": "yes", "zone": "b", "disk": "a"}

@@ -172,7 +172,7 @@ def test_a_start_adds_and_the_original_template_is_what_was_there_before() -> No
 
 def test_a_start_with_fewer_pods_is_undone_by_the_next_one() -> None:
     job = make({"parallelism": 8, "completions": 16})
-    job.metadata.annotations[names.MIN_PARALLELISM] = "2"
+    job.metadata.annotations = {names.MIN_PARALLELISM: "2"}
     (pod_set,), problems = KIND.pod_sets(job)
     assert (pod_set.count, pod_set.min_count, problems) == (8, 2, [])
     fewer = started(job, PodSetStart(), 3)
@@ -187,7 +187,7 @@ def test_a_start_with_fewer_pods_is_undone_by_the_next_one() -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "two", "9"])
 def test_a_least_parallelism_that_cannot_be_is_named(text: str) -> None:
     job = make({"parallelism": 8, "completions": 8})
-    job.metadata.annotations[names.MIN_PARALLELISM] = text
+    job.metadata.annotations = {names.MIN_PARALLELISM: text}
     _, (problem,) = KIND.pod_sets(job)
     assert "from 1 to 8" in problem.allowed
 

@@ -107,7 +107,7 @@ def test_a_workload_of_a_kind_that_is_not_ours_or_of_nobody_outlives_a_job_of_th
     if api_version:
         other.metadata.owner_references[0].api_version = api_version
     else:
-        other.metadata.owner_references = []
+        other.metadata.owner_references = ()
     cluster.feed(WORKLOADS, other)
     assert not cluster.next_steps(JOB, NOW).actions
     cluster.feed(JOBS, job(deletionTimestamp=NOW))

@@ -89,7 +89,7 @@ def test_what_waits_is_left_alone_and_what_was_started_too_early_is_stopped() ->
 def test_what_was_reserved_for_other_pods_or_in_another_queue_is_not_kept() -> None:
     given = job()
     reserved = admitted(given)
-    reserved.status.conditions = [c for c in reserved.status.conditions if c.type == "QuotaReserved"]
+    reserved.status.conditions = tuple(c for c in reserved.status.conditions if c.type == "QuotaReserved")
     assert steps(given, reserved) == []
     larger = job()
     larger.spec.parallelism = larger.spec.completions = 5
@@ -192,7 +192,7 @@ def test_what_a_runtime_class_tolerates_keeps_places_open() -> None:
 
 def test_what_is_evicted_is_stopped_and_gives_its_quota_back_with_its_last_pod() -> None:
     workload = admitted(job())
-    workload.status.conditions.append(Condition(type="Evicted", status="True", reason="Preempted", message="for b"))
+    workload.status.conditions += (Condition(type="Evicted", status="True", reason="Preempted", message="for b"),)
     (stop,) = steps(job(suspend=False), workload, members(Stage.READY, Stage.READY))
     assert isinstance(stop, PatchObject)
     assert stop.patch["spec"] == {"suspend": True}
@@ -259,7 +259,7 @@ def test_the_end_is_written_when_the_job_says_so_or_all_its_pods_have_succeeded(
 def test_pods_that_succeed_after_their_job_was_stopped_are_not_its_end() -> None:
     # They may not count for the Job, which then is neither complete nor queued any more.
     given = admitted(job())
-    given.status.conditions.append(Condition(type="Evicted", status="True", reason="Preempted"))
+    given.status.conditions += (Condition(type="Evicted", status="True", reason="Preempted"),)
     (step,) = steps(job(), given, members(Stage.SUCCEEDED, Stage.SUCCEEDED))
     assert isinstance(step, PatchWorkload)
     assert step.patch["status"]["admission"] is None
@@ -278,7 +278,7 @@ def test_a_running_job_that_names_no_queue_any_more_stays_ours_until_it_is_suspe
 
 def test_somebody_elses_workload_of_that_name_is_left_alone_and_the_job_is_told() -> None:
     other = made(job())
-    other.metadata.owner_references = []
+    other.metadata.owner_references = ()
     stop, warn = steps(job(suspend=False), other)
     assert isinstance(stop, PatchObject)
     assert isinstance(warn, Warn)

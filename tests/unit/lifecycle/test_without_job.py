@@ -18,7 +18,7 @@ from tests.unit.lifecycle.objects import NOW, Cluster, admitted, job, members, n
 
 def alone() -> Workload:
     workload = admitted(job())
-    workload.metadata.owner_references = []
+    workload.metadata.owner_references = ()
     return workload
 
 
@@ -39,10 +39,10 @@ def test_its_gang_takes_its_places_when_it_is_whole() -> None:
 def test_nothing_is_done_before_its_admission_nor_after_its_end() -> None:
     gang = members(Stage.WAITING, Stage.WAITING)
     workload = alone()
-    workload.status.conditions.append(Condition(type="Finished", status="True"))
+    workload.status.conditions += (Condition(type="Finished", status="True"),)
     assert steps(workload, gang) == []
     workload = alone()
-    workload.status.conditions = [c for c in workload.status.conditions if c.type != "Admitted"]
+    workload.status.conditions = tuple(c for c in workload.status.conditions if c.type != "Admitted")
     assert steps(workload, gang) == []
 
 
@@ -58,7 +58,7 @@ def test_a_closed_place_takes_its_admission_back() -> None:
 def test_evicted_it_gives_everything_back_when_none_of_its_pods_is_on_its_way() -> None:
     """A binding that was sent may still arrive: whoever got the node meanwhile would share it."""
     workload = alone()
-    workload.status.conditions.append(Condition(type="Evicted", status="True", reason="Preempted", message="goes"))
+    workload.status.conditions += (Condition(type="Evicted", status="True", reason="Preempted", message="goes"),)
     gang = members(Stage.WAITING, Stage.WAITING)
     gang.in_flight.add("uid1")
     assert steps(workload, gang) == []
@@ -75,7 +75,7 @@ def test_evicted_it_gives_everything_back_when_none_of_its_pods_is_on_its_way() 
 def test_pods_of_an_earlier_run_neither_begin_the_next_one_nor_make_it_ready() -> None:
     """Admitted again on n0 and n1: one on n9 is of the run before, one on n0 may stay."""
     workload = alone()
-    workload.status.conditions.append(Condition(type="Evicted", status="False"))
+    workload.status.conditions += (Condition(type="Evicted", status="False"),)
     gang = members(Stage.READY, Stage.READY)
     gang.set(replace(gang.members["p0"], node="n9"))
     gang.set(replace(gang.members["p1"], node="n8"))

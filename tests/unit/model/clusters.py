@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from serried.api.core import (
     Container,
     Node,
-    NodeCondition,
     NodeSpec,
     NodeStatus,
     Pod,
@@ -18,7 +17,7 @@ from serried.api.core import (
     Taint,
 )
 from serried.api.kueue import ResourceFlavor, ResourceFlavorSpec, Topology, TopologyLevel, TopologySpec
-from serried.api.meta import ObjectMeta
+from serried.api.meta import ConditionStatus, ObjectMeta
 from serried.api.names import HOSTNAME, POD_SET, WORKLOAD
 from serried.model.journal import Journal
 from serried.model.world import World
@@ -39,10 +38,10 @@ def node(
 ) -> Node:
     return Node(
         metadata=ObjectMeta(name=name, labels={HOSTNAME: name} | dict(labels or {})),
-        spec=NodeSpec(taints=list(taints), unschedulable=unschedulable),
+        spec=NodeSpec(taints=tuple(taints), unschedulable=unschedulable),
         status=NodeStatus(
             allocatable=dict(allocatable if allocatable is not None else {"cpu": "8", "pods": "110", GPU: "8"}),
-            conditions=[NodeCondition(type="Ready", status="True" if ready else "False")],
+            conditions=(ConditionStatus(type="Ready", status="True" if ready else "False"),),
         ),
     )
 
@@ -65,7 +64,7 @@ def pod(
             labels={POD_SET: pod_set} if pod_set else {},
         ),
         spec=PodSpec(
-            node_name=node_name, containers=[Container(resources=ResourceRequirements(requests=dict(requests)))]
+            node_name=node_name, containers=(Container(resources=ResourceRequirements(requests=dict(requests))),)
         ),
         status=PodStatus(phase=phase),
     )
@@ -73,7 +72,7 @@ def pod(
 
 def topology(*keys: str, name: str = "default") -> Topology:
     return Topology(
-        metadata=ObjectMeta(name=name), spec=TopologySpec(levels=[TopologyLevel(node_label=key) for key in keys])
+        metadata=ObjectMeta(name=name), spec=TopologySpec(levels=tuple(TopologyLevel(node_label=key) for key in keys))
     )
 
 

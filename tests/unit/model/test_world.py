@@ -45,7 +45,7 @@ def test_a_heartbeat_is_no_change() -> None:
     world = racks(1)
     beat = node("b0-r0-n0", labels={BLOCK: "b0", RACK: "b0-r0"})
     beat.metadata.resource_version = "17"
-    beat.status.conditions[0].message = "kubelet is posting ready status"
+    beat.metadata.annotations = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
     assert not world.set_node(beat)
 
 

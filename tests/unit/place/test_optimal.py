@@ -80,7 +80,7 @@ def test_a_count_beyond_all_bounds_is_answered() -> None:
     for name in ("b0-r0-n0", "b0-r0-n1"):
         given = world.nodes.seen[world.nodes.row_of[name]]
         assert given is not None
-        given.status.allocatable["pods"] = 2**30
+        given.status.allocatable = {**given.status.allocatable, "pods": 2**30}
         world.delete_node(name)
         world.set_node(given)
     (found,) = placed(world, huge)

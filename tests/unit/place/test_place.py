@@ -169,7 +169,7 @@ def test_tolerations_of_the_flavor_count_too() -> None:
     failed = refused(place(world, "gpu", [workers(1)]))
     assert failed.excluded == {'taint "gpu:NoSchedule"': 1}
     tolerant = flavor()
-    tolerant.spec.tolerations = [Toleration(key="gpu", operator="Exists")]
+    tolerant.spec.tolerations = (Toleration(key="gpu", operator="Exists"),)
     world.set_flavor(tolerant)
     assert places(place(world, "gpu", [workers(1)])) == {"n": 1}
 

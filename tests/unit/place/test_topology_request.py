@@ -151,6 +151,8 @@ def test_slices_alone_may_go_anywhere() -> None:
 
 def test_inner_layers_hold_for_every_level_down_to_theirs() -> None:
     constraints = layers(("block", 8), ("host", 2))
-    wish = read_topology_request(PodSetTopologyRequest(podset_slice_required_topology_constraints=constraints), LEVELS)
+    wish = read_topology_request(
+        PodSetTopologyRequest(podset_slice_required_topology_constraints=tuple(constraints)), LEVELS
+    )
     assert wish.inner == (0, 2, 2)
     assert wish.layers == ((0, 8), (2, 2))

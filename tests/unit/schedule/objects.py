@@ -146,16 +146,16 @@ def with_admission(given: Workload, admission: Admission, *, version: int = 2, a
     copy = msgspec.convert(msgspec.to_builtins(given), Workload)
     copy.metadata.resource_version = str(version)
     copy.status.admission = msgspec.convert(msgspec.to_builtins(admission), Admission)
-    copy.status.conditions = [Condition(type="QuotaReserved", status="True")]
+    copy.status.conditions = (Condition(type="QuotaReserved", status="True"),)
     if admitted:
-        copy.status.conditions.append(Condition(type="Admitted", status="True"))
+        copy.status.conditions += (Condition(type="Admitted", status="True"),)
     return copy
 
 
 def finished(given: Workload, *, version: int = 3) -> Workload:
     copy = msgspec.convert(msgspec.to_builtins(given), Workload)
     copy.metadata.resource_version = str(version)
-    copy.status.conditions = [*copy.status.conditions, Condition(type="Finished", status="True")]
+    copy.status.conditions = (*copy.status.conditions, Condition(type="Finished", status="True"))
     return copy
 
 

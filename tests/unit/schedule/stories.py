@@ -104,12 +104,12 @@ def reserved(given: Engine, state: str) -> Workload:
     (admit,) = given.cycle(at(0)).decisions
     assert (admit.admitted, [(c.name, c.state) for c in admit.checks]) == (False, [("budget", "Pending")])
     written = with_admission(pending, admit.admission, admitted=False)
-    written.status.admission_checks = list(admit.checks)
+    written.status.admission_checks = tuple(admit.checks)
     given.set_workload(written)
     assert not given.dirty
     written = msgspec.convert(msgspec.to_builtins(written), Workload)
     written.metadata.resource_version = "9"
-    written.status.admission_checks = [AdmissionCheckState(name="budget", state=state)]
+    written.status.admission_checks = (AdmissionCheckState(name="budget", state=state),)
     given.set_workload(written)
     given.validate()
     return written

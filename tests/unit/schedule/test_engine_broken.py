@@ -57,7 +57,7 @@ class Story:
         if admission is not None:
             given = with_admission(given, admission)
         if evicted:
-            given.status.conditions.append(Condition(type="Evicted", status="True", reason="Preempted"))
+            given.status.conditions += (Condition(type="Evicted", status="True", reason="Preempted"),)
         given.metadata.resource_version = str(self.version)
         self.set(given)
 
@@ -84,7 +84,7 @@ def gang(name: str, priority: int = 0, created: float = 0) -> Workload:
 
 def fewer(given: Workload) -> Workload:
     """One of its two pods has ended for good."""
-    given.status.reclaimable_pods = [ReclaimablePod(name="main", count=1)]
+    given.status.reclaimable_pods = (ReclaimablePod(name="main", count=1),)
     return given
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from serried.api.assignment import decode
@@ -41,7 +42,7 @@ def decide(given: Engine, *sets: dict[str, Any], name: str = "w", created: float
     return next(w.reason for w in cycle.waits if w.key == (NS, name))
 
 
-def flavors(decided: Admission | Reason) -> list[dict[str, str]]:
+def flavors(decided: Admission | Reason) -> list[Mapping[str, str]]:
     assert isinstance(decided, Admission), decided
     return [a.flavors for a in decided.pod_set_assignments]
 

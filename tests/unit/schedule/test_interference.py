@@ -81,7 +81,7 @@ def test_a_victim_whose_pods_end_one_by_one_goes_on_leaving() -> None:
     story.submit("urgent", priority=9, cpu=8)
     assert [e.key[1] for e in story.cycle()[1]] == ["low"]
     given = with_admission(story.objects["low"], admit.admission, version=20)
-    given.status.reclaimable_pods = [ReclaimablePod("main", 1)]
+    given.status.reclaimable_pods = (ReclaimablePod("main", 1),)
     story.engine.set_workload(given)
     assert story.cycle()[:2] == ([], [])
     status = story.engine.status(("", "cq"))
@@ -272,11 +272,11 @@ def test_a_check_that_is_added_after_the_reservation_is_asked_for() -> None:
     given.withdraw((NS, "w"))  # and it is refused
     (admit,) = given.cycle(at(0)).decisions
     asked = copy(written, 11)
-    asked.status.admission_checks = list(admit.checks)
+    asked.status.admission_checks = tuple(admit.checks)
     given.set_workload(asked)
     assert not given.cycle(at(0)).decisions
     ready = copy(asked, 12)
-    ready.status.admission_checks = [AdmissionCheckState(name=n, state="Ready") for n in ("budget", "nodes")]
+    ready.status.admission_checks = tuple(AdmissionCheckState(name=n, state="Ready") for n in ("budget", "nodes"))
     given.set_workload(ready)
     assert [(a.kind, a.admitted) for a in given.cycle(at(0)).decisions] == [("checks", True)]
 

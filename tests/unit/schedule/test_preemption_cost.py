@@ -45,7 +45,7 @@ def full(priority: Callable[[int], int], since: Callable[[int], float] = float) 
         job = workload(f"w{i:03}", pod_set(1, gpu=8, ours=True), priority=priority(i), created=i)
         place = encode((HOST,), [((f"n{i:03}",), 1)])
         main = PodSetAssignment("main", {GPU: "h100"}, {GPU: "8"}, 1, place)
-        running = with_admission(job, Admission("cq", [main]))
+        running = with_admission(job, Admission("cq", (main,)))
         running.status.conditions[0].last_transition_time = at(since(i))
         feed(given, running)
     return given

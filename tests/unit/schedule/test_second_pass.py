@@ -91,7 +91,7 @@ def test_places_wait_for_nodes_that_are_still_to_be_made() -> None:
         None,
     )
     written = with_admission(pending, admit.admission, admitted=False)
-    written.status.admission_checks = [AdmissionCheckState(name="budget", state="Ready")]
+    written.status.admission_checks = (AdmissionCheckState(name="budget", state="Ready"),)
     given.set_workload(written)
     assert not given.cycle(at(0)).decisions
     assert not given.dirty, "nothing is tried again until nodes come"
@@ -111,7 +111,7 @@ def test_places_that_are_refused_are_no_longer_held() -> None:
     feed(given, pending)
     (admit,) = given.cycle(at(0)).decisions
     written = with_admission(pending, admit.admission, admitted=False)
-    written.status.admission_checks = [AdmissionCheckState(name="budget", state="Ready")]
+    written.status.admission_checks = (AdmissionCheckState(name="budget", state="Ready"),)
     given.set_workload(written)
     for name in ("n0", "n1"):
         feed(given, node(name))
@@ -134,7 +134,7 @@ def placed(spare: bool) -> tuple[Engine, Workload]:
     given.set_workload(written)
     written = msgspec.convert(msgspec.to_builtins(written), Workload)
     written.metadata.resource_version = "9"
-    written.status.unhealthy_nodes = [UnhealthyNode(name="n0")]
+    written.status.unhealthy_nodes = (UnhealthyNode(name="n0"),)
     given.set_workload(written)
     return given, written
 
@@ -183,7 +183,7 @@ def test_pods_in_a_flavor_without_topology_get_another_node_too() -> None:
     feed(given, pending)
     (admit,) = given.cycle(at(0)).decisions
     lost = with_admission(pending, admit.admission)
-    lost.status.unhealthy_nodes = [UnhealthyNode(name="n0")]
+    lost.status.unhealthy_nodes = (UnhealthyNode(name="n0"),)
     given.set_workload(lost)
     (admit,) = given.cycle(at(0)).decisions
     topology_assignment = admit.admission.pod_set_assignments[0].topology_assignment
@@ -198,7 +198,7 @@ def test_what_is_taken_away_while_other_places_are_written_is_not_held_any_more(
     gone = msgspec.convert(msgspec.to_builtins(written), Workload)
     gone.metadata.resource_version = "10"
     gone.status.admission = None
-    gone.status.conditions = []
+    gone.status.conditions = ()
     given.set_workload(gone)
     given.withdraw((NS, "w"))  # the write was too late
     given.validate()

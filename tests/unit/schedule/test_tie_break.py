@@ -42,10 +42,10 @@ def cluster(uids: str, times: str = "000000000", priorities: str = "000000000", 
         (admit,) = engine.cycle(at(0)).decisions
         running.status.admission = admit.admission
         assert hosts_of(running) == [host]
-        running.status.conditions = [
+        running.status.conditions = tuple(
             Condition(type=t, status="True", reason=t, last_transition_time=at(int(time)))
             for t in ("QuotaReserved", "Admitted")
-        ]
+        )
         running.metadata.resource_version = "2"
         feed(engine, running)
     return engine

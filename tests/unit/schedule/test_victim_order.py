@@ -25,10 +25,10 @@ def test_the_last_to_reserve_is_the_first_to_go() -> None:
         feed(engine, waiting)
         (admit,) = engine.cycle(at(second)).decisions
         waiting.status.admission = admit.admission
-        waiting.status.conditions = [
+        waiting.status.conditions = tuple(
             Condition(type=t, status="True", reason=t, last_transition_time=at(second))
             for t in ("QuotaReserved", "Admitted")
-        ]
+        )
         waiting.metadata.resource_version = "2"
         feed(engine, waiting)
     feed(engine, workload("high", priority=5, gpu=8))

@@ -214,7 +214,7 @@ def test_an_admission_that_cannot_be_read_is_held_as_far_as_it_can() -> None:
     assignment.flavors = {GPU: "h100", "memory": "h100"}
     assert assignment.topology_assignment is not None
     assignment.topology_assignment.slices[0].domain_count = 0
-    odd.pod_set_assignments.append(msgspec.structs.replace(assignment, name="ghost", resource_usage={}))
+    odd.pod_set_assignments += (msgspec.structs.replace(assignment, name="ghost", resource_usage={}),)
     feed(given, with_admission(item, odd))
     assert used(given) == "16"
     found = given.explain((NS, "w"), at(1))

@@ -69,7 +69,7 @@ def to_reservation(state: State, record: Record, queue: ClusterQueueState, found
         usage=dict(found.assignment.usage),
         placements=tuple(placements),
         pod_sets=found.pod_sets,
-        admission=Admission(cluster_queue=queue.name, pod_set_assignments=assignments),
+        admission=Admission(cluster_queue=queue.name, pod_set_assignments=tuple(assignments)),
         admitted=ready and not waits,
         counts=tuple(p.count for p in info.pod_sets),
     )

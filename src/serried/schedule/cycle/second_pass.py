@@ -195,6 +195,6 @@ def _with_places(reservation: Reservation, found: Mapping[str, Placement]) -> Re
                 assignment, topology_assignment=written, delayed_topology_request=delayed
             )
         assignments.append(assignment)
-    admission = Admission(cluster_queue=reservation.admission.cluster_queue, pod_set_assignments=assignments)
+    admission = Admission(cluster_queue=reservation.admission.cluster_queue, pod_set_assignments=tuple(assignments))
     kept = [p for p in reservation.placements if p.pod_set not in found]
     return replace(reservation, admission=admission, placements=(*kept, *found.values()))

@@ -69,17 +69,17 @@ def cohort_status(state: State, name: str) -> CohortStatus | None:
     )
 
 
-def resource_requests(state: State, key: Key) -> list[PodSetResources]:
-    """What a workload that waits asks for, as quota counts it; [] when nothing is known of it."""
+def resource_requests(state: State, key: Key) -> tuple[PodSetResources, ...]:
+    """What a workload that waits asks for, as quota counts it; () when nothing is known of it."""
     record = state.workloads.get(key)
     if record is None or record.info.problems:
-        return []
+        return ()
     found = []
     for pod_set in record.info.pod_sets:
         totals = counted_totals(state.options, pod_set)
         resources: ResourceList = {r: format_quantity(r, n) for r, n in sorted(totals.items()) if r != "pods"}
         found.append(PodSetResources(name=pod_set.name, resources=resources))
-    return found
+    return tuple(found)
 
 
 def queues_changed(state: State) -> set[Key]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from serried.api.core import ResourceList
+from serried.api.core import Quantity
 from serried.api.kueue import AdmissionFairSharingStatus, LocalQueueFairSharingStatus
 from serried.api.meta import Key
 from serried.api.quantity import LIMIT, MILLI, QuantityError, format_quantity, parse
@@ -147,7 +147,7 @@ class FairUsage:
         remembered = None
         if usage.at is not None:
             amounts = sorted(usage.amounts.items())
-            consumed: ResourceList = {r: _format(amount) for r, amount in amounts if amount >= _LEAST}
+            consumed: dict[str, Quantity] = {r: _format(amount) for r, amount in amounts if amount >= _LEAST}
             at = usage.at.replace(microsecond=0)
             remembered = AdmissionFairSharingStatus(consumed_resources=consumed, last_update=at)
         return LocalQueueFairSharingStatus(
