@@ -14,7 +14,6 @@ async def test_a_new_pod_is_pending_on_no_node(cluster: Cluster, namespace: str,
     assert made.status.phase == "Pending"
     assert made.spec.node_name == ""
     assert made.spec.scheduler_name == "nobody"
-    assert made.spec.priority == 0
 
 
 async def test_a_bound_pod_is_on_its_node(cluster: Cluster, namespace: str, node: str, pod: Any) -> None:

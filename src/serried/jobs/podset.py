@@ -62,7 +62,9 @@ def topology_request(
         request.unconstrained = unconstrained == "true" or None
     if (layers := annotations.get(names.SLICE_CONSTRAINTS)) is not None:
         try:
-            request.podset_slice_required_topology_constraints = msgspec.json.decode(layers, type=list[SliceConstraint])
+            request.podset_slice_required_topology_constraints = msgspec.json.decode(
+                layers, type=tuple[SliceConstraint, ...]
+            )
         except msgspec.MsgspecError as error:
             problems.append(
                 Problem(

@@ -11,6 +11,7 @@ import pytest
 from serried.api import names
 from serried.api.batch import Job
 from serried.api.core import Pod, Toleration
+from serried.api.kueue import PodSet
 from serried.gang.membership import Gang, Member, Stage
 from serried.jobs.job import BatchJob
 from serried.jobs.kind import Addition, NotYet, Outcome, Patch
@@ -105,6 +106,26 @@ def test_topology_annotations_become_the_request() -> None:
         2,
     )
     assert request.pod_index_label == names.COMPLETION_INDEX
+
+
+def test_pod_sets_are_equal_to_what_the_server_gives_back_of_them() -> None:
+    """Otherwise the Workload would be taken for an older version of the job, and written again and again."""
+    layers = '[{"topology": "rack", "size": 4}, {"topology": "host", "size": 2}]'
+    template = {
+        "metadata": {"annotations": {names.REQUIRED_TOPOLOGY: "block", names.SLICE_CONSTRAINTS: layers}},
+        "spec": {
+            "tolerations": [{"key": "own"}],
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}],
+            "initContainers": [{"name": "i"}],
+            "schedulingGates": [{"name": "own"}],
+        },
+    }
+    job = make(template=template)
+    start = PodSetStart(tolerations=[Toleration(key="gpu")], scheduling_gates=[names.TOPOLOGY_GATE])
+    for each in (job, started(job, start, 1)):
+        pod_sets, problems = KIND.pod_sets(each)
+        assert problems == []
+        assert msgspec.json.decode(msgspec.json.encode(pod_sets), type=list[PodSet]) == pod_sets
 
 
 def test_without_annotations_there_is_no_request() -> None:
