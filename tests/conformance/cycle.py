@@ -12,6 +12,7 @@ import msgspec
 
 from serried.api.assignment import decode
 from serried.api.core import Node, Pod
+from serried.api.duration import Duration
 from serried.api.kueue import (
     Admission,
     AdmissionCheck,
@@ -34,7 +35,7 @@ from serried.schedule.state.fair_usage import LocalUsage
 from serried.schedule.state.records import ClusterQueueState, Record, WorkloadState
 from serried.schedule.state.state import State
 from serried.schedule.types.changed import Changed
-from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options, Transformation
+from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options, Resources
 from serried.schedule.types.reasons import Reason
 from tests.conformance import peer
 
@@ -244,13 +245,9 @@ def _engine(case: Case) -> Engine:
             fair_sharing=FairSharing() if case.get("fairSharing") else None,
             admission_fair_sharing=None
             if usage is None
-            else AdmissionFairSharing(
-                _seconds(usage["usageHalfLifeTime"]),
-                _seconds(usage["usageSamplingInterval"]),
-                tuple(usage.get("resourceWeights", {}).items()),
-            ),
+            else msgspec.convert(usage, AdmissionFairSharing, dec_hook=lambda _, text: Duration.read(text)),
             priority_boost=gates.get("PriorityBoost", False),
-            transformations=tuple(_transformation(t) for t in case.get("resourceTransformations", ())),
+            resources=msgspec.convert({"transformations": case.get("resourceTransformations", ())}, Resources),
         ),
     )
     kinds: tuple[tuple[str, type[Any], Any], ...] = (
@@ -282,17 +279,6 @@ def _engine(case: Case) -> Engine:
         used = {r: resource_value(r, q) / (1000 if r == "cpu" else 1) for r, q in amounts.items()}
         engine._state.fair_usage.used[namespace, queue] = LocalUsage(amounts=used)
     return engine
-
-
-def _transformation(body: Mapping[str, Any]) -> Transformation:
-    outputs = {name: resource_value(name, quantity) for name, quantity in body["outputs"].items()}
-    return Transformation(body["input"], outputs, keep=body.get("strategy", "Retain") == "Retain")
-
-
-def _seconds(duration: str) -> float:
-    units = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-    number = duration.rstrip("msh")
-    return float(number) * units[duration[len(number) :]]
 
 
 # --- what holds after

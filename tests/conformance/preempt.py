@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from serried.api.core import Node
+from serried.api.duration import Duration
 from serried.api.kueue import (
     ClusterQueue,
     Cohort,
@@ -90,8 +91,10 @@ def _engine(case: Case) -> Engine:
     strategies = fair.get("preemptionStrategies") or FairSharing().preemption_strategies
     engine = Engine(
         options=Options(
-            fair_sharing=FairSharing(tuple(strategies)) if fair.get("enabled") else None,
-            admission_fair_sharing=AdmissionFairSharing(0, 0) if "admissionFairSharing" in case else None,
+            fair_sharing=FairSharing(preemption_strategies=tuple(strategies)) if fair.get("enabled") else None,
+            admission_fair_sharing=AdmissionFairSharing(usage_half_life_time=Duration(0))
+            if "admissionFairSharing" in case
+            else None,
             priority_boost=gates.get("PriorityBoost", False),
         )
     )

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from serried.api.duration import Duration
 from serried.api.names import WorkloadCondition
 from serried.api.quantity import MILLI, parse
 from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES
-from serried.control.config import AdmissionFairSharing, Configuration, Duration
+from serried.control.config import Configuration
+from serried.schedule.types.options import AdmissionFairSharing
 from tests.scenarios.arena import GPU, Arena, job
 
 USAGE = AdmissionFairSharing(usage_half_life_time=Duration(3600), usage_sampling_interval=Duration(0.5))

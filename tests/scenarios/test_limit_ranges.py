@@ -6,11 +6,12 @@ from typing import Any
 
 from serried.api.names import WorkloadCondition
 from serried.api.resources import LIMIT_RANGES, LOCAL_QUEUES, RUNTIME_CLASSES
-from serried.control.config import Configuration, Resources
+from serried.control.config import Configuration
+from serried.schedule.types.options import Resources
 from tests.scenarios.arena import GPU, Arena, job
 
 QUOTA_RESERVED = WorkloadCondition.QUOTA_RESERVED
-ONLY_GPUS = Configuration(status_interval=0.1, resources=Resources(exclude_resource_prefixes=["cpu"]))
+ONLY_GPUS = Configuration(status_interval=0.1, resources=Resources(exclude_resource_prefixes=("cpu",)))
 
 
 def asking(name: str, pods: int, *, runtime_class: str = "", **requests: str) -> dict[str, Any]:

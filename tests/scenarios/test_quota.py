@@ -9,7 +9,8 @@ from serried.api import names
 from serried.api.names import WorkloadCondition
 from serried.api.resources import ADMISSION_CHECKS, CLUSTER_QUEUES, COHORTS, LOCAL_QUEUES, WORKLOADS
 from serried.cluster.protocol import Conflict
-from serried.control.config import Configuration, FairSharing
+from serried.control.config import Configuration
+from serried.schedule.types.options import FairSharing
 from tests.scenarios.arena import GPU, RACK, Arena, job, node_labels
 
 ADMITTED, EVICTED, FINISHED = WorkloadCondition.ADMITTED, WorkloadCondition.EVICTED, WorkloadCondition.FINISHED

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from serried.api.duration import Duration
 from serried.control.config import Configuration, ConfigurationError, load
 from serried.place.options import PlaceOptions
-from serried.schedule.types.options import AdmissionFairSharing, Transformation
+from serried.schedule.types.options import AdmissionFairSharing
 
 
 def write(folder: Path, text: str) -> Path:
@@ -47,10 +48,12 @@ def test_admission_fair_sharing_is_written_as_in_kueue(tmp_path: Path) -> None:
     assert Configuration().options().admission_fair_sharing is None
     text = "admissionFairSharing: {usageHalfLifeTime: 168h, resourceWeights: {cpu: 0, example.com/gpu: 1.5}}"
     usage = load(write(tmp_path, text)).options().admission_fair_sharing
-    assert usage == AdmissionFairSharing(168 * 3600, 300, (("cpu", 0.0), ("example.com/gpu", 1.5)))
+    assert usage == AdmissionFairSharing(
+        usage_half_life_time=Duration(168 * 3600), resource_weights={"cpu": 0.0, "example.com/gpu": 1.5}
+    )
     text = "admissionFairSharing: {usageHalfLifeTime: 0, usageSamplingInterval: 1h2m3.5s}"
     usage = load(write(tmp_path, text)).options().admission_fair_sharing
-    assert usage == AdmissionFairSharing(0, 3723.5)
+    assert usage == AdmissionFairSharing(usage_half_life_time=Duration(0), usage_sampling_interval=Duration(3723.5))
 
 
 def test_what_counts_for_quota_is_written_as_in_kueue(tmp_path: Path) -> None:
@@ -64,16 +67,16 @@ resources:
   - input: memory
     outputs: {weight: 1.5}
 """
-    options = load(write(tmp_path, text)).options()
-    assert options.excluded_resources == ("example.com/",)
-    assert options.transformations == (
-        Transformation(
+    resources = load(write(tmp_path, text)).options().resources
+    assert resources.exclude_resource_prefixes == ("example.com/",)
+    assert [(t.input, t.strategy, t.factors) for t in resources.transformations] == [
+        (
             "nvidia.com/mig-1g.5gb",
+            "Replace",
             {"example.com/memory": 5 * 2**30, "credits": Fraction(1, 2), "cpu": 2000},
-            keep=False,
         ),
-        Transformation("memory", {"weight": Fraction(3, 2)}),
-    )
+        ("memory", "Retain", {"weight": Fraction(3, 2)}),
+    ]
 
 
 def test_priority_boost_is_a_feature_gate(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given as each
 from hypothesis import strategies as st
 
+from serried.api.duration import Duration
 from serried.api.kueue import LocalQueue, LocalQueueStatus
 from serried.api.meta import Key
 from serried.schedule.engine import Engine
@@ -32,9 +33,10 @@ A: Key = (NS, "a")
 
 def sharing(half_life: float = 100, interval: float = 10, **weights: float) -> Engine:
     """A ClusterQueue in which usage counts, with the LocalQueues a and b."""
-    result = Engine(
-        options=Options(admission_fair_sharing=AdmissionFairSharing(half_life, interval, tuple(weights.items())))
+    config = AdmissionFairSharing(
+        usage_half_life_time=Duration(half_life), usage_sampling_interval=Duration(interval), resource_weights=weights
     )
+    result = Engine(options=Options(admission_fair_sharing=config))
     result.set_namespace(NS, {})
     scope: dict[str, Any] = {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}}
     quota = cluster_queue(flavors={"f": {"cpu": 8, "memory": "1Ti", GPU: 8}}, **scope)

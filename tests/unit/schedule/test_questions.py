@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from serried.api.duration import Duration
 from serried.api.kueue import Cohort
 from serried.schedule.engine import Engine
 from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options
@@ -57,7 +58,7 @@ def picture(thing: Any) -> Any:
     if isinstance(thing, Set):
         return sorted(map(repr, thing))
     if isinstance(thing, msgspec.Struct):
-        return msgspec.to_builtins(thing)
+        return msgspec.to_builtins(thing, enc_hook=float)
     if dataclasses.is_dataclass(thing):
         fields = {field.name for field in dataclasses.fields(thing)}
     else:
@@ -70,7 +71,10 @@ def given() -> Engine:
     """Something of everything: admitted, reserving, waiting for quota, nodes, victims and its time; a node that went
     with a hold on it, a ClusterQueue that went with its usage, and changes that no cycle has looked at."""
     options = Options(
-        fair_sharing=FairSharing(), admission_fair_sharing=AdmissionFairSharing(half_life=10, sampling_interval=1)
+        fair_sharing=FairSharing(),
+        admission_fair_sharing=AdmissionFairSharing(
+            usage_half_life_time=Duration(10), usage_sampling_interval=Duration(1)
+        ),
     )
     engine = Engine(options=options)
     engine.set_namespace(NS, {})

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from serried.api.assignment import decode
+from serried.api.duration import Duration
 from serried.api.kueue import AdmissionCheckState, UnhealthyNode, Workload, WorkloadStatus
 from serried.schedule.engine import Engine
 from serried.schedule.types.options import AdmissionFairSharing, Options
@@ -29,6 +30,8 @@ from tests.unit.schedule.objects import (
     workload,
 )
 from tests.unit.schedule.stories import CHECKS, check, reserved, with_checks
+
+BY_USAGE = AdmissionFairSharing(usage_half_life_time=Duration(10), usage_sampling_interval=Duration(1))
 
 
 def test_quota_is_reserved_first_and_admitted_when_the_checks_are_ready() -> None:
@@ -271,7 +274,7 @@ def test_reclaimable_pods_give_back_their_quota() -> None:
 
 
 def test_the_local_queue_that_used_less_is_served_first() -> None:
-    given = Engine(options=Options(admission_fair_sharing=AdmissionFairSharing(half_life=10, sampling_interval=1)))
+    given = Engine(options=Options(admission_fair_sharing=BY_USAGE))
     given.set_namespace(NS, {})
     scope: dict[str, Any] = {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}}
     for item in (flavor("f"), cluster_queue(flavors={"f": {"cpu": 8}}, **scope), local_queue("a"), local_queue("b")):
@@ -283,7 +286,7 @@ def test_the_local_queue_that_used_less_is_served_first() -> None:
 
 
 def test_under_strict_fifo_who_is_first_by_usage_holds_back_the_others() -> None:
-    given = Engine(options=Options(admission_fair_sharing=AdmissionFairSharing(half_life=10, sampling_interval=1)))
+    given = Engine(options=Options(admission_fair_sharing=BY_USAGE))
     given.set_namespace(NS, {})
     scope: dict[str, Any] = {"admissionScope": {"admissionMode": "UsageBasedAdmissionFairSharing"}}
     queue = cluster_queue(flavors={"f": {"cpu": 8}}, strict=True, **scope)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 from hypothesis import given as each
 from hypothesis import strategies as st
 
 from serried.schedule.flavors.assigner import counted
-from serried.schedule.types.options import Options, Transformation
+from serried.schedule.types.options import Options, Resources, Transformation
 
 
-def rule(resource: str, keep: bool = False, **outputs: Fraction | int) -> Transformation:
-    return Transformation(resource, {name: Fraction(factor) for name, factor in outputs.items()}, keep=keep)
+def rule(resource: str, keep: bool = False, **outputs: int) -> Transformation:
+    return Transformation(input=resource, outputs=dict(outputs), strategy="Retain" if keep else "Replace")
 
 
 @pytest.mark.parametrize(
@@ -34,21 +32,26 @@ def rule(resource: str, keep: bool = False, **outputs: Fraction | int) -> Transf
 def test_rules_are_for_what_pods_request(
     rules: tuple[Transformation, ...], requests: dict[str, int], counts: dict[str, int]
 ) -> None:
-    assert counted(Options(transformations=rules), requests) == counts
+    assert counted(Options(resources=Resources(transformations=rules)), requests) == counts
 
 
 names = st.sampled_from("abcd")
 rules = st.builds(
-    Transformation, names, st.dictionaries(names, st.integers(0, 2**70).map(Fraction), max_size=3), st.booleans()
+    Transformation,
+    input=names,
+    outputs=st.dictionaries(names, st.integers(0, 2**70), max_size=3),
+    strategy=st.sampled_from(["Retain", "Replace"]),
 )
 
 
-@each(st.lists(rules, unique_by=lambda r: r.resource), st.dictionaries(names, st.integers(0, 2**63 - 1)), st.data())
+@each(st.lists(rules, unique_by=lambda r: r.input), st.dictionaries(names, st.integers(0, 2**63 - 1)), st.data())
 def test_the_order_of_rules_and_requests_does_not_matter(
     given: list[Transformation], requests: dict[str, int], data: st.DataObject
 ) -> None:
-    want = counted(Options(transformations=tuple(given), excluded_resources=("d",)), requests)
+    resources = Resources(transformations=tuple(given), exclude_resource_prefixes=("d",))
+    want = counted(Options(resources=resources), requests)
     assert "d" not in want or any("d" in r.outputs for r in given)
     shuffled = tuple(data.draw(st.permutations(given)))
     order = dict(data.draw(st.permutations(list(requests.items()))))
-    assert counted(Options(transformations=shuffled, excluded_resources=("d",)), order) == want
+    resources = Resources(transformations=shuffled, exclude_resource_prefixes=("d",))
+    assert counted(Options(resources=resources), order) == want

@@ -360,9 +360,10 @@ def counted_totals(options: Options, pod_set: PodSetRequest) -> dict[str, int]:
 
 def counted(options: Options, requests: Mapping[str, int]) -> Mapping[str, int]:
     """What of the requests of a pod counts for quota, by the administrator's configuration."""
-    if not options.transformations and not options.excluded_resources:
+    transformations, excluded = options.resources.transformations, options.resources.exclude_resource_prefixes
+    if not transformations and not excluded:
         return requests
-    rules = {rule.resource: rule for rule in options.transformations}
+    rules = {rule.input: rule for rule in transformations}
     result: dict[str, int] = {}
 
     def add(name: str, amount: int) -> None:
@@ -370,12 +371,12 @@ def counted(options: Options, requests: Mapping[str, int]) -> Mapping[str, int]:
 
     # What comes of a rule is not an input of another one: only what the pod requests is.
     for resource, amount in requests.items():
-        if resource.startswith(options.excluded_resources):
+        if resource.startswith(excluded):
             continue
         rule = rules.get(resource)
-        if rule is None or rule.keep:
+        if rule is None or rule.strategy == "Retain":
             add(resource, amount)
-        for name, factor in rule.outputs.items() if rule is not None else ():
+        for name, factor in rule.factors.items() if rule is not None else ():
             add(name, -(-amount * factor // (1000 if resource == "cpu" else 1)))
     return result
 

@@ -79,7 +79,7 @@ class FairUsage:
         """When usage is to be worked out again; None: at once, if it is at all."""
         if self._config is None or self._sampled_at is None:
             return None
-        return self._sampled_at + timedelta(seconds=self._config.sampling_interval)
+        return self._sampled_at + timedelta(seconds=self._config.usage_sampling_interval)
 
     def sample(self, now: datetime, accounts: Accounts) -> list[Key] | None:
         """Works out, once every sampling interval, what each LocalQueue has used by now.
@@ -99,10 +99,10 @@ class FairUsage:
             before = usage.amounts if usage is not None else None
             if usage is None:
                 # Nothing is known of before: it counts as if it had always held what it holds.
-                after = dict(held) if config.half_life > 0 else {}
+                after = dict(held) if config.usage_half_life_time > 0 else {}
             else:
                 elapsed = (now - usage.at).total_seconds() if usage.at is not None else 0.0
-                after = _faded(usage.amounts, held, elapsed, config.half_life)
+                after = _faded(usage.amounts, held, elapsed, config.usage_half_life_time)
             self.used[key] = LocalUsage(now, after)
             if after != before:
                 changed.append(key)
@@ -114,9 +114,9 @@ class FairUsage:
         `sign`: -1 takes that back, for an admission that the API refused.
         """
         config = self._config
-        if config is None or config.half_life <= 0:
+        if config is None or config.usage_half_life_time <= 0:
             return
-        share = 1 - 0.5 ** (config.sampling_interval / config.half_life)
+        share = 1 - 0.5 ** (config.usage_sampling_interval / config.usage_half_life_time)
         amounts = self.used.setdefault(local_queue, LocalUsage()).amounts
         for resource, amount in _by_resource(usage).items():
             amounts[resource] = max(0.0, amounts.get(resource, 0.0) + sign * share * amount)
