@@ -13,7 +13,7 @@ from functools import lru_cache
 import msgspec
 
 from serried.api.core import PodSpec, Quantity
-from serried.api.kueue import PodSet, Workload
+from serried.api.kueue import PodSet, PodSetTopologyRequest, Workload
 from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import (
     GROUP_WORKLOAD,
@@ -174,36 +174,35 @@ def _queued_at(workload: Workload) -> datetime:
     return workload.metadata.creation_timestamp or _ALWAYS
 
 
+#: What of a pod set is read.
+_PodSet = tuple[str, int, PodSetTopologyRequest | None, PodSpec]
+
+
 def _read_pod_set(pod_set: PodSet, path: str, given_back: int, problems: list[Problem]) -> PodSetRequest:
-    request, wrong = _read_template(msgspec.json.encode(pod_set.template.spec))
-    problems += (Problem(f"{path}.template.spec.{p.field}", p.found, p.allowed) for p in wrong)
-    if pod_set.count < 0:
-        problems.append(Problem(f"{path}.count", str(pod_set.count), "a number >= 0"))
-        request = replace(request, requests={})
-    return replace(
-        request,
-        name=pod_set.name,
-        count=max(0, pod_set.count - given_back),
-        topology=pod_set.topology_request,
-    )
+    what: _PodSet = (pod_set.name, pod_set.count, pod_set.topology_request, pod_set.template.spec)
+    request, wrong = _read_alike(msgspec.json.encode(what))
+    problems += (Problem(f"{path}.{p.field}", p.found, p.allowed) for p in wrong)
+    return replace(request, count=max(0, request.count - given_back)) if given_back else request
 
 
 @lru_cache(maxsize=1024)
-def _read_template(encoded: bytes) -> tuple[PodSetRequest, tuple[Problem, ...]]:
-    """What pods of this PodSpec ask for, in a pod set without name and count, and what is wrong with it: the same for
-    the many Workloads that are made alike."""
-    spec = msgspec.json.decode(encoded, type=PodSpec)
-    wrong = tuple(_quantity_problems(spec))
+def _read_alike(encoded: bytes) -> tuple[PodSetRequest, tuple[Problem, ...]]:
+    """A pod set, and what is wrong with it: read once, and shared, for the many Workloads that are made alike."""
+    name, count, topology, spec = msgspec.json.decode(encoded, type=_PodSet)
+    wrong = [Problem(f"template.spec.{p.field}", p.found, p.allowed) for p in _quantity_problems(spec)]
+    if count < 0:
+        wrong.append(Problem("count", str(count), "a number >= 0"))
     request = PodSetRequest(
-        name="",
-        count=0,
+        name=name,
+        count=max(0, count),
         requests={} if wrong else pod_requests(spec),
+        topology=topology,
         node_selector=spec.node_selector,
         node_affinity=spec.affinity.node_affinity if spec.affinity else None,
         tolerations=tuple(spec.tolerations),
         bound_by_us=spec.scheduler_name == SCHEDULER_NAME,
     )
-    return request, wrong
+    return request, tuple(wrong)
 
 
 def _quantity_problems(spec: PodSpec) -> Iterator[Problem]:
