@@ -28,13 +28,17 @@ async def read(
     engine = Engine(config.place_options(), config.options())
     state = ClusterState(engine, mark=lambda _: None)
     feeds = state.feeds()
-    lists = (_listed(resource, begun.get(resource) or cluster.list(resource)) for resource, _ in feeds)
-    listings = await asyncio.gather(*lists)
-    for (resource, change), listing in zip(feeds, listings, strict=True):
-        for obj in listing.items:
-            change(None, obj)
-        for broken in listing.malformed:
-            engine.set_malformed(resource.kind, broken.key, broken.error)
+    lists = [asyncio.ensure_future(_listed(r, begun.get(r) or cluster.list(r))) for r, _ in feeds]
+    try:
+        for (resource, change), coming in zip(feeds, lists, strict=True):
+            listing = await coming
+            for obj in listing.items:
+                change(None, obj)
+            for broken in listing.malformed:
+                engine.set_malformed(resource.kind, broken.key, broken.error)
+    finally:
+        for coming in lists:
+            coming.cancel()
     return state
 
 
