@@ -17,7 +17,7 @@ from serried.embedded.kinds import NOT_READY, Context, Kind
 from serried.embedded.patch import same
 from serried.embedded.problems import Problems
 from serried.embedded.store import Json
-from serried.jobs.adjust import breaches, conflicts, with_defaults, with_runtime_class
+from serried.jobs.adjust import limit_range_problems, runtime_class_problems, with_defaults, with_runtime_class
 
 UNREACHABLE = "node.kubernetes.io/unreachable"
 #: Seconds a pod stays on a node that has failed, unless it says otherwise.
@@ -145,16 +145,16 @@ def _adjust(pod: Json, context: Context) -> None:
         for name, containers in (("containers", typed.containers), ("initContainers", typed.init_containers)):
             for container, filled in zip(spec.get(name) or (), containers, strict=True):
                 container["resources"] = {**container["resources"], **msgspec.to_builtins(filled.resources)}
-        if breach := next(breaches(typed, in_force), None):
-            raise _refused(pod, f"{breach.bound} of {breach.resource} per {breach.per} is {breach.enforced}")
+        if problem := next(limit_range_problems(typed, in_force, "pod"), None):
+            raise _refused(pod, str(problem))
     if class_name := spec.get("runtimeClassName"):
         found_class = context.find(RUNTIME_CLASSES, class_name)
         if found_class is None:
             raise _refused(pod, f"there is no RuntimeClass {class_name}")
         runtime_class = msgspec.convert(found_class.data, RuntimeClass)
         typed = msgspec.convert(spec, PodSpec)
-        if conflict := next(conflicts(typed, runtime_class), None):
-            raise _refused(pod, f"{conflict.field} contradicts its RuntimeClass")
+        if problem := next(runtime_class_problems(typed, runtime_class, "pod"), None):
+            raise _refused(pod, str(problem))
         typed = with_runtime_class(typed, runtime_class)
         for name, added in (("overhead", typed.overhead), ("nodeSelector", typed.node_selector)):
             if added:

@@ -1,4 +1,4 @@
-"""Who belongs to a gang and how far each member is, kept up with one step per pod event."""
+"""Who belongs to a gang and how far each member is, updated with each event of a pod."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Member:
     stage: Stage
     #: the node it is bound to; of a released pod the value of kubernetes.io/hostname it is steered to; or ""
     node: str
-    #: names of scheduling gates still closed
+    #: names of its scheduling gates
     gates: tuple[str, ...]
     deleting: bool
 
@@ -74,7 +74,7 @@ class Gang:
     deleting: int = 0
     #: members that have their place and stay there
     placed: int = 0
-    #: pods that Serried has told the API server to bind or release, by uid, until the watch shows it
+    #: pods whose binding or release is on its way to the API server or back, by uid
     in_flight: set[str] = field(default_factory=set)
     #: names of members that still wait for their place
     waiting: set[str] = field(default_factory=set)

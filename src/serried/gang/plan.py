@@ -42,7 +42,7 @@ class Move:
     uid: str
     values: Values
     levels: tuple[str, ...]
-    #: closed gates, the topology gate among them, of a pod that kube-scheduler binds; none: we bind it
+    #: scheduling gates, the topology gate among them, of a pod that kube-scheduler binds; none: we bind it
     gates: tuple[str, ...]
 
 
@@ -152,7 +152,7 @@ def _stands_at(member: Member, plan: PodSetPlan, place: int, node_of: Callable[[
     return member.node in (host, node_of(host))
 
 
-def closed_places(
+def unschedulable_places(
     gang: Gang,
     plans: Mapping[str, PodSetPlan],
     is_schedulable: Callable[[str, tuple[str, ...], Values], bool],
@@ -166,17 +166,17 @@ def closed_places(
     kube-scheduler was told to bind members to and has not yet. `is_schedulable`: (pod set, levels, values) → whether
     its pods can still go there.
     """
-    closed: dict[Values, None] = {}
+    found: dict[Values, None] = {}
     if gang.counts[Stage.RELEASED]:
         steered = {(m.pod_set, m.node): None for m in gang if m.stage is Stage.RELEASED and not m.deleting and m.node}
-        closed.update(
+        found.update(
             ((host,), None) for pod_set, host in steered if not is_schedulable(pod_set, (names.HOSTNAME,), (host,))
         )
     for plan in plans.values():
         wanted = set(range(len(plan.places))) if every else _awaited(gang, plan, node_of)
         distinct = dict.fromkeys(plan.places[p] for p in sorted(wanted))
-        closed.update((values, None) for values in distinct if not is_schedulable(plan.pod_set, plan.levels, values))
-    return list(closed)
+        found.update((values, None) for values in distinct if not is_schedulable(plan.pod_set, plan.levels, values))
+    return list(found)
 
 
 def _awaited(gang: Gang, plan: PodSetPlan, node_of: Callable[[str], str | None]) -> set[int]:

@@ -6,9 +6,7 @@ and places have to be found for the pods as they will be, and what no pod could 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -29,72 +27,26 @@ from serried.api.quantity import QuantityError, format_quantity, resource_value
 from serried.model.pods import readable_requests
 
 
-@dataclass(frozen=True)
-class Breach:
-    """A LimitRange that a pod does not keep to."""
-
-    limit_range: str
-    #: of the resources, within the pod: "spec.containers[0].resources"; "spec" for those of all containers together
-    path: str
-    per: Literal["Container", "Pod"]
-    bound: Literal["maximum", "minimum", "ratio"]
-    resource: str
-    enforced: Quantity
-    which: Literal["limit", "request"]
-    #: None: it is not set, or 0 where there has to be a ratio
-    found: Quantity | None
-    #: of a ratio: what it is
-    times: float = 0.0
-
-    def problem(self, template: str) -> Problem:
-        """As bad input; `template`: path of the pod template."""
-        lists = f"{self.which}s[{self.resource}]"
-        field = (
-            f"{template}.{self.path}.{lists}" if self.per == "Container" else f"{lists} of {template}.spec as a whole"
-        )
-        allowed = {
-            "maximum": f"at most {self.enforced}",
-            "minimum": f"at least {self.enforced}",
-            "ratio": f"set, with a limit of at most {self.enforced} times the request",
-        }[self.bound]
-        found = "not set" if self.found is None else str(self.found)
-        return Problem(field, found, f"{allowed}, by LimitRange {self.limit_range}")
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """What a pod says itself and its RuntimeClass says otherwise: the API server refuses such a pod."""
-
-    #: within the pod's spec
-    field: str
-    found: str
-    #: what the RuntimeClass says; "": nothing
-    theirs: str
-
-    def problem(self, template: str, runtime_class: str) -> Problem:
-        allowed = f"{self.theirs}, as in RuntimeClass {runtime_class}, or nothing" if self.theirs else "nothing"
-        return Problem(f"{template}.spec.{self.field}", self.found, allowed)
-
-
 def adjusted(
     pod_sets: Sequence[PodSet], limit_ranges: Sequence[LimitRange], runtime_classes: Mapping[str, RuntimeClass]
 ) -> tuple[tuple[PodSet, ...], list[Problem]]:
     """Pod sets as their pods will be, and what would keep these from being created.
 
-    `limit_ranges`: of the namespace. Quantities that cannot be read are left as they are; they are told elsewhere.
+    `limit_ranges`: of the namespace. What of its quantities cannot be read stays as it is, and is
+    reported when the Workload is read.
     """
-    result, problems = [], []
+    result, problems = [], list[Problem]()
     for i, pod_set in enumerate(pod_sets):
         template = f"spec.podSets[{i}].template"
         spec = with_defaults(pod_set.template.spec, limit_ranges)
-        problems += [breach.problem(template) for breach in breaches(spec, limit_ranges)]
+        problems += limit_range_problems(spec, limit_ranges, template)
         if name := spec.runtime_class_name:
             runtime_class = runtime_classes.get(name)
             if runtime_class is None:
                 field = f"{template}.spec.runtimeClassName"
                 problems.append(Problem(field, repr(name), "the name of a RuntimeClass that exists"))
             else:
-                problems += [c.problem(template, name) for c in conflicts(spec, runtime_class)]
+                problems += runtime_class_problems(spec, runtime_class, template)
                 spec = with_runtime_class(spec, runtime_class)
         elif spec.overhead:
             field = f"{template}.spec.overhead"
@@ -135,71 +87,76 @@ def with_runtime_class(spec: PodSpec, runtime_class: RuntimeClass) -> PodSpec:
     return msgspec.structs.replace(spec, overhead=overhead, node_selector=selector, tolerations=tolerations)
 
 
-def conflicts(spec: PodSpec, runtime_class: RuntimeClass) -> Iterator[Conflict]:
-    """Where a pod contradicts its RuntimeClass."""
+def runtime_class_problems(spec: PodSpec, runtime_class: RuntimeClass, template: str) -> Iterator[Problem]:
+    """Where a pod contradicts its RuntimeClass; `template`: path of its template. The API server refuses such a pod."""
     theirs = runtime_class.overhead.pod_fixed
-    if spec.overhead and {n: _value(n, q) for n, q in spec.overhead.items()} != {
-        n: _value(n, q) for n, q in theirs.items()
-    }:
-        yield Conflict("overhead", _listed(spec.overhead), _listed(theirs))
+    same = {n: _value(n, q) for n, q in spec.overhead.items()} == {n: _value(n, q) for n, q in theirs.items()}
+    found = [("overhead", _listed(spec.overhead), _listed(theirs))] if spec.overhead and not same else []
     for key, value in sorted(runtime_class.scheduling.node_selector.items()):
         if spec.node_selector.get(key, value) != value:
-            yield Conflict(f"nodeSelector[{key}]", spec.node_selector[key], value)
+            found.append((f"nodeSelector[{key}]", spec.node_selector[key], value))
+    for field, held, wanted in found:
+        allowed = f"{wanted}, as in RuntimeClass {spec.runtime_class_name}, or nothing" if wanted else "nothing"
+        yield Problem(f"{template}.spec.{field}", held, allowed)
 
 
 def _listed(quantities: ResourceList) -> str:
     return ", ".join(f"{name}: {quantity}" for name, quantity in sorted(quantities.items()))
 
 
-def breaches(spec: PodSpec, limit_ranges: Sequence[LimitRange]) -> Iterator[Breach]:
-    """Where a pod, its defaults filled in, does not keep to the LimitRanges."""
+def limit_range_problems(spec: PodSpec, limit_ranges: Sequence[LimitRange], template: str) -> Iterator[Problem]:
+    """Where a pod, its defaults filled in, does not keep to the LimitRanges; `template`: path of its template."""
     for limit_range, item in _items(limit_ranges, "Container"):
         for kind, containers in (("containers", spec.containers), ("initContainers", spec.init_containers)):
             for i, container in enumerate(containers):
-                path, found = f"spec.{kind}[{i}].resources", container.resources
-                requests: ResourceList = {**found.limits, **found.requests}
-                yield from _breaches(limit_range, item, path, "Container", requests, found.limits)
+                resources = container.resources
+                requests: ResourceList = {**resources.limits, **resources.requests}
+                path = f"{template}.spec.{kind}[{i}].resources.{{}}".format
+                yield from _violations(limit_range, item, path, requests, resources.limits)
     for limit_range, item in _items(limit_ranges, "Pod"):
         without = msgspec.structs.replace(spec, overhead={})
         requests, limits = _together(without), _together(_limits_as_requests(without))
-        yield from _breaches(limit_range, item, "spec", "Pod", requests, limits)
+        path = f"{{}} of {template}.spec as a whole".format
+        yield from _violations(limit_range, item, path, requests, limits)
 
 
-def _breaches(
-    limit_range: str,
-    item: LimitRangeItem,
-    path: str,
-    per: Literal["Container", "Pod"],
-    requests: ResourceList,
-    limits: ResourceList,
-) -> Iterator[Breach]:
-    """In the order, and by the rules, of the API server."""
-    lists: tuple[tuple[Literal["limit", "request"], ResourceList], ...] = (("limit", limits), ("request", requests))
+def _violations(
+    limit_range: str, item: LimitRangeItem, path: Callable[[str], str], requests: ResourceList, limits: ResourceList
+) -> Iterator[Problem]:
+    """In the order, and by the rules, of the API server. `path`: of a field such as limits[cpu]."""
+    lists = (("limits", limits), ("requests", requests))
+
+    def problem(which: str, resource: str, found: Quantity | None, allowed: str) -> Problem:
+        held = "not set" if found is None else str(found)
+        return Problem(path(f"{which}[{resource}]"), held, f"{allowed}, by LimitRange {limit_range}")
+
     for name, least in item.min.items():
+        allowed = f"at least {least}"
         if name not in requests:
-            yield Breach(limit_range, path, per, "minimum", name, least, "request", None)
+            yield problem("requests", name, None, allowed)
         for which, found in reversed(lists):
             if name in found and _less(name, found[name], least):
-                yield Breach(limit_range, path, per, "minimum", name, least, which, found[name])
+                yield problem(which, name, found[name], allowed)
                 break
     for name, most in item.max.items():
+        allowed = f"at most {most}"
         if name not in limits:
-            yield Breach(limit_range, path, per, "maximum", name, most, "limit", None)
+            yield problem("limits", name, None, allowed)
             continue
         for which, found in lists:
             if name in found and _less(name, most, found[name]):
-                yield Breach(limit_range, path, per, "maximum", name, most, which, found[name])
+                yield problem(which, name, found[name], allowed)
                 break
     for name, ratio in item.max_limit_request_ratio.items():
+        allowed = f"set, with a limit of at most {ratio} times the request"
         for which, found in reversed(lists):
             if not _value(name, found.get(name, 0)):
-                yield Breach(limit_range, path, per, "ratio", name, ratio, which, None)
+                yield problem(which, name, None, allowed)
                 break
         else:
-            limit, request = _value(name, limits[name]), _value(name, requests[name])
-            most_times = _value("cpu", ratio)
+            limit, request, most_times = _value(name, limits[name]), _value(name, requests[name]), _value("cpu", ratio)
             if limit and request and most_times is not None and limit * 1000 > most_times * request:
-                yield Breach(limit_range, path, per, "ratio", name, ratio, "limit", limits[name], limit / request)
+                yield problem("limits", name, limits[name], allowed)
 
 
 def _items(limit_ranges: Sequence[LimitRange], type: str) -> Iterator[tuple[str, LimitRangeItem]]:

@@ -65,7 +65,7 @@ class CreatePodGroup:
 
 @dataclass(frozen=True)
 class Place:
-    """Pods that take their places, all of them now."""
+    """Pods that are bound, or released to kube-scheduler, all at the same time."""
 
     workload: Workload
     gang: Gang
@@ -74,7 +74,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Warn:
-    """Bad input on an owner's object, or on a Workload, told as an event."""
+    """A warning event about bad input, on an owner's object or on a Workload."""
 
     about: Subject
     reason: str

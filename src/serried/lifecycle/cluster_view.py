@@ -1,4 +1,4 @@
-"""What the next steps of one owner may depend on besides what is its own."""
+"""The rest of the cluster, as far as the next steps of an owner depend on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from serried.api.meta import Key
 
 
 class ClusterView(Protocol):
-    """The rest of the cluster, as a handful of questions. `ClusterState` answers them."""
+    """A handful of questions, which `ClusterState` answers."""
 
     def flavor(self, name: str) -> ResourceFlavor | None: ...
 

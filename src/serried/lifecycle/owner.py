@@ -25,7 +25,7 @@ class Owner(Protocol):
 
     @property
     def subject(self) -> Subject:
-        """What it is told of its mistakes on, and what its Workload names as its controller."""
+        """The object on which events are recorded, and that the Workload names as its controller."""
 
     @property
     def workload_name(self) -> str:
@@ -171,10 +171,10 @@ class JobOwner:
 
 @dataclass(frozen=True)
 class Nobody:
-    """The owner of a Workload that no object of a job kind owns: whoever made it makes its pods, and ends them.
+    """The owner of a Workload that no object of a job kind owns.
 
-    They name it in the annotation kueue.x-k8s.io/workload, and their pod set in the label kueue.x-k8s.io/podset. When
-    they are made and when they end is their maker's affair, as is the Workload's condition Finished.
+    The pods name it in the annotation kueue.x-k8s.io/workload, and their pod set in the label kueue.x-k8s.io/podset.
+    Whoever made it creates and deletes them, and sets the condition Finished.
     """
 
     workload: Workload

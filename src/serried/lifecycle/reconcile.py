@@ -22,7 +22,7 @@ from serried.api.meta import ObjectMeta, OwnerReference, condition_is, find_cond
 from serried.api.names import WorkloadCondition
 from serried.api.resources import WORKLOADS
 from serried.gang.membership import Gang, Stage
-from serried.gang.plan import PodSetPlan, Values, closed_places, has_place, may_move, moves, on_plan
+from serried.gang.plan import PodSetPlan, Values, has_place, may_move, moves, on_plan, unschedulable_places
 from serried.jobs.kind import NotYet
 from serried.jobs.podset import PodSetStart, pod_set_start
 from serried.lifecycle import conditions
@@ -209,14 +209,14 @@ def _eviction(
         full = levels[-1] == names.HOSTNAME and values[-1] in overbooked
         return not full and cluster.is_schedulable(levels, values, tolerations.get(pod_set, ()))
 
-    closed = closed_places(gang, plan, is_schedulable, cluster.node_of, every=every)
-    if not closed:
+    lost = unschedulable_places(gang, plan, is_schedulable, cluster.node_of, every=every)
+    if not lost:
         return None
-    shown = ", ".join("/".join(values) for values in closed[:_PLACES_NAMED])
-    more = f" and {len(closed) - _PLACES_NAMED} more" if len(closed) > _PLACES_NAMED else ""
+    shown = ", ".join("/".join(values) for values in lost[:_PLACES_NAMED])
+    more = f" and {len(lost) - _PLACES_NAMED} more" if len(lost) > _PLACES_NAMED else ""
     return "NodeFailures", (
         f"Pods were planned on {shown}{more}, where they cannot go any more: no node there is ready, not cordoned, "
-        "without taints that they do not tolerate and with room for them. The job is placed anew."
+        "without taints that they do not tolerate and with free capacity for them. The job is placed anew."
     )
 
 

@@ -12,7 +12,7 @@ from serried.api.core import Pod, PodSchedulingGate
 from serried.api.names import CoschedulingPhase
 from serried.gang import coscheduling
 from serried.gang.membership import Gang, Member, Stage, completion_index, member
-from serried.gang.plan import Move, PodSetPlan, closed_places, moves
+from serried.gang.plan import Move, PodSetPlan, moves, unschedulable_places
 
 PLAN = PodSetPlan.of("main", [names.HOSTNAME], [(("n0",), 1), (("n1",), 2), (("n2",), 1)])
 
@@ -102,11 +102,11 @@ def test_a_pod_that_needs_a_node_of_us_takes_no_place_in_a_rack() -> None:
     gated = Member("p-0", "uid-p-0", "main", 0, Stage.WAITING, "", (names.TOPOLOGY_GATE,), False)
     both = gang([gated, pod(1)])
     assert places(next_moves(both, 2, racks)) == {"p-0": "r0"}
-    assert closed_places(both, {"main": racks}, lambda *_: False, lambda value: value, every=False) == [("r0",)]
+    assert unschedulable_places(both, {"main": racks}, lambda *_: False, lambda value: value, every=False) == [("r0",)]
 
 
 def closed(gang: Gang, *hosts: str, every: bool = False) -> list[str]:
-    found = closed_places(
+    found = unschedulable_places(
         gang, {"main": PLAN}, lambda pod_set, levels, values: values[-1] not in hosts, lambda value: value, every=every
     )
     return [values[-1] for values in found]
