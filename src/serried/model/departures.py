@@ -24,8 +24,8 @@ class Departures:
     they are; see `World.leaving`.
     """
 
-    def __init__(self, workloads: Mapping[Key, Iterable[Takes]]) -> None:
-        self.keys = list(workloads)
+    def __init__(self, workloads: Iterable[tuple[Key, Iterable[Takes]]]) -> None:
+        self.keys: list[Key] = []
         vectors: dict[int, Vector] = {}
         #: kind of pods → index into `vectors`
         codes: dict[int, int] = {}
@@ -35,7 +35,8 @@ class Departures:
         owners: list[int] = []
         kinds: list[int] = []
         sizes: list[int] = []
-        for owner, takes in enumerate(workloads.values()):
+        for owner, (key, takes) in enumerate(workloads):
+            self.keys.append(key)
             for vector, at in takes:
                 kind = codes.get(id(vector))
                 if kind is None:
@@ -58,7 +59,7 @@ class Departures:
             np.repeat(np.array(kinds, dtype=np.int64), sizes),
             np.array(rows, dtype=np.int64),
             np.array(counts, dtype=np.int64),
-            len(workloads),
+            len(self.keys),
         )
 
     def _expand(

@@ -98,6 +98,11 @@ class Hold:
     placements: tuple[Placement, ...]
     pod_sets: tuple[PodSetRequest, ...]
     parts: tuple[PodSetHold, ...]
+    #: requests of a pod, and row → how many such pods: what it takes at any time
+    takes: tuple[tuple[Vector, Mapping[int, int]], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.takes = tuple((part.vector, part.charged) for part in self.parts)
 
 
 def short_rows(parts: Iterable[PodSetHold], free: Ints) -> set[int]:

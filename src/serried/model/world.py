@@ -124,6 +124,9 @@ class World:
         name = topology.metadata.name
         before = self.topologies.get(name)
         self.topologies[name] = topology
+        for level in topology.spec.levels:
+            # Read of all nodes now, rather than in the first decision.
+            self.nodes.column(level.node_label)
         return before is None or before.spec != topology.spec
 
     def delete_topology(self, name: str) -> bool:
@@ -407,7 +410,7 @@ class World:
 
     def departures(self, keys: Iterable[Key]) -> Departures:
         """What nodes would gain if these workloads left, with all of their pods."""
-        return Departures({key: self._takes(key) for key in keys})
+        return Departures((key, self._takes(key)) for key in keys)
 
     def leaving(self, departures: Departures) -> Leaving:
         """A trial, journalled, in which some of these workloads leave: nobody has yet."""
@@ -415,13 +418,13 @@ class World:
         self.journal.record(trial.none)
         return trial
 
-    def _takes(self, key: Key) -> list[Takes]:
+    def _takes(self, key: Key) -> Sequence[Takes]:
         """What a workload's hold and its uncovered pods take."""
         hold = self._holds.get(key)
-        found: list[Takes] = [] if hold is None else [(part.vector, part.charged) for part in hold.parts]
-        if key in self._uncovered:
-            found += [(pod.vector, {pod.row: 1}) for pod in self._uncovered[key]]
-        return found
+        held = () if hold is None else hold.takes
+        if key not in self._uncovered:
+            return held
+        return [*held, *((pod.vector, {pod.row: 1}) for pod in self._uncovered[key])]
 
     def rows_of(self, placements: Iterable[Placement]) -> Ints:
         """The rows of the nodes that placements name; of a domain larger than a host, those of all of its nodes."""

@@ -8,12 +8,13 @@ the one that is served holds.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Protocol
 
 from serried.quota.quotas import FlavorResource
-from serried.quota.tree import DominantShare, QuotaNode
+from serried.quota.tree import QuotaNode
 from serried.schedule.cycle.nominate import Nomination
 from serried.schedule.state.records import ClusterQueueState, Record
 from serried.schedule.state.state import State
@@ -88,9 +89,19 @@ class ByBorrowing:
         return None
 
 
-#: For each cohort above a candidate's queue, by id: whether the child on the way to it borrows what is asked for, and
-#: the share of that child, with the candidate counted in.
-_Keys = Mapping[int, tuple[bool, DominantShare]]
+#: For each cohort above a candidate's queue, by id, what it is compared by there: whether the child on the way to it
+#: borrows what is asked for, the share of that child with the candidate counted in, and the order of the candidate.
+_Keys = Mapping[int, tuple[bool, tuple[int, Fraction], Order]]
+
+
+@dataclass
+class _Known:
+    """The keys of a candidate, and as of when: changes in its tree, in the nodes above its queue, and of itself."""
+
+    in_tree: int
+    above: tuple[int, ...]
+    moves: int
+    keys: _Keys
 
 
 class ByShares:
@@ -103,61 +114,60 @@ class ByShares:
         self._state = state
         #: tree → ClusterQueue → its candidate
         self._trees: dict[str, dict[str, Entry]] = {}
-        #: entry, by id → changes of usage above its queue, what it asks for, and its keys then
-        self._known: dict[int, tuple[tuple[object, ...], _Keys]] = {}
+        #: entry, by id → its keys
+        self._known: dict[int, _Known] = {}
 
     def add(self, entry: Entry) -> None:
         self._trees.setdefault(self._state.ledger.tree_of(entry.queue.name), {})[entry.queue.name] = entry
 
     def next(self, nominate: Nominate) -> Entry | None:
-        for entries in self._in_order():
+        for entries in self._trees.values():
+            if not entries:
+                continue
             root = self._state.ledger.queue(next(iter(entries))).root
             while True:
                 winners = [next(iter(entries.values()))] if root.is_queue else list(self._winners(root, entries))
-                moves = [entry.moves for entry in winners]
+                before = [entry.moves for entry in winners]
                 if not all(map(nominate, winners)):
                     return None
-                if moves == [entry.moves for entry in winners]:
+                if before == [entry.moves for entry in winners]:
                     break
             del entries[winners[-1].queue.name]
             self._known.pop(id(winners[-1]), None)
             return winners[-1]
         return None
 
-    def _in_order(self) -> list[dict[str, Entry]]:
-        """The trees in which there is somebody: the one last worked on first, since it is the first to be there."""
-        return [entries for entries in self._trees.values() if entries]
-
-    def _winners(self, root: QuotaNode, entries: Mapping[str, Entry]) -> Iterable[Entry]:
+    def _winners(self, root: QuotaNode, entries: Mapping[str, Entry]) -> Iterator[Entry]:
         """The winner at each cohort, that of the root last: the best of what its children send up."""
-        keys = {id(entry): self._keys(entry) for entry in entries.values()}
+        keys = {id(entry): self._keys(root, entry) for entry in entries.values()}
         sent: dict[int, Entry] = {}
         for node in _bottom_up(root):
+            at = id(node)
             if node.is_queue:
                 if node.name in entries:
-                    sent[id(node)] = entries[node.name]
+                    sent[at] = entries[node.name]
                 continue
             found = [sent[id(child)] for child in node.children if id(child) in sent]
             if found:
-                sent[id(node)] = min(found, key=_at(keys, node))
-                yield sent[id(node)]
+                sent[at] = found[0] if len(found) == 1 else min(found, key=lambda entry: keys[id(entry)][at])
+                yield sent[at]
 
-    def _keys(self, entry: Entry) -> _Keys:
-        """What it is compared by, known as long as nothing has changed in the nodes that comes from."""
-        nodes = self._state.ledger.queue(entry.queue.name).path()
-        changes = (entry.moves, *(node.changes for node in nodes if node.parent is not None))
+    def _keys(self, root: QuotaNode, entry: Entry) -> _Keys:
         known = self._known.get(id(entry))
-        if known is None or known[0] != changes:
-            known = self._known[id(entry)] = (changes, _shares(self._state, entry))
-        return known[1]
+        if known is not None and known.moves == entry.moves:
+            if known.in_tree == root.changes:
+                return known.keys
+            if known.above == _changes(self._state, entry):
+                known.in_tree = root.changes
+                return known.keys
+        keys = _shares(self._state, entry)
+        self._known[id(entry)] = _Known(root.changes, _changes(self._state, entry), entry.moves, keys)
+        return keys
 
 
-def _at(keys: Mapping[int, _Keys], node: QuotaNode) -> Callable[[Entry], tuple[object, ...]]:
-    def key(entry: Entry) -> tuple[object, ...]:
-        borrows, share = keys[id(entry)][id(node)]
-        return (borrows, share, entry.order)
-
-    return key
+def _changes(state: State, entry: Entry) -> tuple[int, ...]:
+    """How often usage was changed in the nodes whose shares count for a candidate."""
+    return tuple(node.changes for node in state.ledger.queue(entry.queue.name).path() if node.parent is not None)
 
 
 def _shares(state: State, entry: Entry) -> _Keys:
@@ -166,7 +176,8 @@ def _shares(state: State, entry: Entry) -> _Keys:
     result = {}
     for node in state.ledger.queue(entry.queue.name).path():
         if node.parent is not None:
-            result[id(node.parent)] = (any(node.exceeds(fr) for fr in entry.usage), node.share())
+            borrows = any(node.exceeds(fr) for fr in entry.usage)
+            result[id(node.parent)] = (borrows, node.share().key, entry.order)
     state.journal.rollback(mark)
     return result
 
