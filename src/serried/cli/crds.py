@@ -10,7 +10,7 @@ import typer
 from serried.api.crds import crds, to_yaml
 from serried.cli.common import Failure, Output
 from serried.cli.connect import complete, connect
-from serried.control.crd_install import Outcome, apply
+from serried.control.crd_install import Installation, apply
 
 
 def print_crds(output: Output) -> None:
@@ -24,7 +24,7 @@ def print_crds(output: Output) -> None:
 def apply_crds(kubeconfig: Path | None, context: str | None, output: Output) -> None:
     """Installs the definitions and says what became of each. Raises `Failure`."""
 
-    async def work() -> list[Outcome]:
+    async def work() -> list[Installation]:
         async with connect(kubeconfig, context) as cluster:
             return await apply(cluster)
 

@@ -21,9 +21,9 @@ from serried.cli import demo_story as story
 from serried.cli.common import Failure, Output
 from serried.cli.connect import complete
 from serried.cli.demo_record import Chronicle
-from serried.cli.demo_stage import Clock, Stage, staged
+from serried.cli.demo_stage import Clock, RunningDemo, staged
 from serried.cli.demo_summary import Ending, show, sum_up
-from serried.cli.live_view import Wait, cluster_map, draw, header, time_of_day
+from serried.cli.live_view import WaitingJob, cluster_map, draw, header, time_of_day
 from serried.jobs.job import POD_SET_NAME
 from serried.observe.report import report
 from serried.schedule.cycle.explain import Explanation
@@ -45,7 +45,7 @@ class Play:
 
     day: Chronicle
     clock: Clock
-    waits: Sequence[Wait] = ()
+    waits: Sequence[WaitingJob] = ()
 
 
 Audience = Callable[[Play], None]
@@ -99,7 +99,7 @@ async def perform(day: Sequence[story.Training], speed: float, most: float, audi
 
 
 async def _watch(
-    stage: Stage, play: Play, submitting: asyncio.Task[None], stop: asyncio.Event, most: float, audience: Audience
+    stage: RunningDemo, play: Play, submitting: asyncio.Task[None], stop: asyncio.Event, most: float, audience: Audience
 ) -> Ending:
     """Looks on until the day is over. Raises what the controller or the submission failed with."""
     explained = -_EXPLAIN
@@ -131,10 +131,10 @@ async def _watch(
 # --- Who waits, and why
 
 
-def _waits(stage: Stage, day: Chronicle) -> list[Wait]:
+def _waits(stage: RunningDemo, day: Chronicle) -> list[WaitingJob]:
     """The Jobs that wait, queue by queue, in the order in which they are looked at."""
     state, now = stage.controller.state, stage.clock.now()
-    found: list[tuple[tuple[str, int], Wait]] = []
+    found: list[tuple[tuple[str, int], WaitingJob]] = []
     for key, record in day.records.items():
         if record.phase != "waiting":
             continue
@@ -144,7 +144,7 @@ def _waits(stage: Stage, day: Chronicle) -> list[Wait]:
         told = report(state.job_owner((JOBS, key)), workload, None, reason)
         short = in_short(why) if why is not None and why.reason is not None else "has not been looked at yet"
         order = (why.cluster_queue, why.ahead) if why is not None else ("", 0)
-        found.append((order, Wait(record, told.layer, short, told.summary)))
+        found.append((order, WaitingJob(record, told.layer, short, told.summary)))
     return [wait for _, wait in sorted(found, key=lambda pair: pair[0])]
 
 

@@ -31,7 +31,7 @@ _HOMES = {place.node: place for place in story.PLACES}
 
 
 @dataclass
-class Record:
+class JobRecord:
     """One Job that was submitted. Times are real seconds since the demo began, None: not yet."""
 
     training: Training
@@ -89,7 +89,7 @@ class Happening:
 
     #: real seconds since the demo began
     at: float
-    record: Record
+    record: JobRecord
     text: str
 
 
@@ -104,7 +104,7 @@ class Chronicle:
     def __init__(self, day: Iterable[Training], seconds: Callable[[], float]) -> None:
         self._trainings = {(t.team, t.name): t for t in day}
         self._seconds = seconds
-        self.records: dict[Key, Record] = {}
+        self.records: dict[Key, JobRecord] = {}
         #: for each node, the letter of the Job that has a GPU, or ""
         self.cells: dict[str, list[str]] = {place.node: [""] * story.GPUS for place in story.PLACES}
         self.log: deque[Happening] = deque(maxlen=200)
@@ -137,7 +137,7 @@ class Chronicle:
             yield
 
     @property
-    def active(self) -> list[Record]:
+    def active(self) -> list[JobRecord]:
         """The Jobs that are admitted and not over, in the order of their submission."""
         return [record for record in self.records.values() if record.is_active]
 
@@ -147,14 +147,14 @@ class Chronicle:
         if new is not None:
             self._record(new.key)
 
-    def _record(self, key: Key) -> Record | None:
+    def _record(self, key: Key) -> JobRecord | None:
         """The record of a Job, which begins with whatever is first seen of it."""
         training = self._trainings.get(key)
         if training is None:
             return None
         if key not in self.records:
             letter = ascii_letters[len(self.records) % len(ascii_letters)]
-            self.records[key] = Record(training, letter, self._now())
+            self.records[key] = JobRecord(training, letter, self._now())
         return self.records[key]
 
     def on_workload(self, old: Workload | None, new: Workload | None) -> None:
@@ -211,7 +211,7 @@ class Chronicle:
         self.last_change = self._seconds()
         return self.last_change
 
-    def _tell(self, record: Record, text: str) -> None:
+    def _tell(self, record: JobRecord, text: str) -> None:
         self.log.append(Happening(self._now(), record, text))
         self.happenings += 1
 
@@ -268,5 +268,5 @@ def _stands(pod: Pod | None) -> bool:
     return pod is not None and bool(pod.spec.node_name) and pod.status.phase not in ("Succeeded", "Failed")
 
 
-def _pods(record: Record) -> str:
+def _pods(record: JobRecord) -> str:
     return f"{record.training.pods} pods" if record.training.pods > 1 else "1 pod"

@@ -63,7 +63,7 @@ class Clock:
 
 
 @dataclass
-class Stage:
+class RunningDemo:
     """What is running: submit to `cluster`, look at `controller`. `running` ends only if the controller fails."""
 
     cluster: Cluster
@@ -79,7 +79,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(speed: float) -> AsyncIterator[Stage]:
+async def staged(speed: float) -> AsyncIterator[RunningDemo]:
     """Sets up cluster, queues, nodes and controllers; the clock starts when all is ready. All ends with the context."""
     clock = Clock(story.PACE * speed)
     cluster = EmbeddedCluster(mutators=[webhook.mutate], now=clock.now)
@@ -106,7 +106,7 @@ async def staged(speed: float) -> AsyncIterator[Stage]:
         if running.done():
             running.result()
         clock.start()
-        yield Stage(cluster, controller, clock, running)
+        yield RunningDemo(cluster, controller, clock, running)
 
 
 async def _set_up_queues(cluster: Cluster) -> None:

@@ -89,7 +89,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Place:
+class NodePlace:
     """A node of the cluster and where it stands."""
 
     node: str
@@ -103,7 +103,7 @@ class Place:
 
 #: All nodes, in topology order.
 PLACES: Final = tuple(
-    Place(f"node-{(block * RACKS + rack) * NODES + node:02d}", f"block-{block}", f"rack-{rack}")
+    NodePlace(f"node-{(block * RACKS + rack) * NODES + node:02d}", f"block-{block}", f"rack-{rack}")
     for block in range(BLOCKS)
     for rack in range(RACKS)
     for node in range(NODES)

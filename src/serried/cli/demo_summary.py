@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from serried.cli import demo_story as story
-from serried.cli.demo_record import Chronicle, Phase, Record
+from serried.cli.demo_record import Chronicle, JobRecord, Phase
 from serried.cli.demo_stage import Clock
-from serried.cli.live_view import Wait, badge, cluster_map, hours, time_of_day
+from serried.cli.live_view import WaitingJob, badge, cluster_map, hours, time_of_day
 
 #: complete: nothing runs and nothing more can; interrupted: by a signal; time: by --seconds, or for good measure
 Ending = Literal["complete", "interrupted", "time"]
@@ -46,7 +46,7 @@ class JobSummary(msgspec.Struct, rename="camel"):
     reason: str
 
 
-class Gang(msgspec.Struct, rename="camel"):
+class GangSummary(msgspec.Struct, rename="camel"):
     name: str
     pods: int
     domain: str
@@ -82,18 +82,18 @@ class Summary(msgspec.Struct, rename="camel"):
     #: GPU hours, as a share of those that the cluster had
     utilisation: float
     peak_gpus: int
-    largest_gang: Gang | None
+    largest_gang: GangSummary | None
     still_waiting: Sequence[StillWaiting]
 
 
-class Report(msgspec.Struct):
+class DemoReport(msgspec.Struct):
     """What `serried demo --output json` prints."""
 
     summary: Summary
     jobs: Sequence[JobSummary]
 
 
-def sum_up(day: Chronicle, waits: Sequence[Wait], clock: Clock, ended: Ending) -> Report:
+def sum_up(day: Chronicle, waits: Sequence[WaitingJob], clock: Clock, ended: Ending) -> DemoReport:
     """Everything, as of now."""
     records = list(day.records.values())
     phases = [r.phase for r in records]
@@ -118,15 +118,15 @@ def sum_up(day: Chronicle, waits: Sequence[Wait], clock: Clock, ended: Ending) -
         gpu_hours=round(gpu_hours, 1),
         utilisation=round(gpu_hours / had, 4) if had else 0.0,
         peak_gpus=day.peak,
-        largest_gang=Gang(largest[2].training.name, largest[0], largest[2].domain, round(largest[1], 4))
+        largest_gang=GangSummary(largest[2].training.name, largest[0], largest[2].domain, round(largest[1], 4))
         if largest is not None
         else None,
         still_waiting=[StillWaiting(w.record.training.name, w.record.training.team, w.layer, w.reason) for w in waits],
     )
-    return Report(summary, [_job(r, why.get(id(r))) for r in records])
+    return DemoReport(summary, [_job(r, why.get(id(r))) for r in records])
 
 
-def _job(record: Record, why: Wait | None) -> JobSummary:
+def _job(record: JobRecord, why: WaitingJob | None) -> JobSummary:
     training = record.training
     return JobSummary(
         name=training.name,
@@ -153,7 +153,7 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 3)
 
 
-def show(console: Console, day: Chronicle, found: Report, clock: Clock) -> None:
+def show(console: Console, day: Chronicle, found: DemoReport, clock: Clock) -> None:
     """The summary for people, with the map at its fullest."""
     summary = found.summary
     if day.peak:

@@ -12,7 +12,7 @@ from itertools import zip_longest
 from rich.text import Text
 
 from serried.cli import demo_story as story
-from serried.cli.demo_record import COLOURS, Chronicle, Record
+from serried.cli.demo_record import COLOURS, Chronicle, JobRecord
 from serried.cli.demo_stage import Clock
 
 #: The smallest terminal that everything fits into.
@@ -34,17 +34,17 @@ _NAME = 24  # columns of a Job's name at most
 
 
 @dataclass(frozen=True)
-class Wait:
+class WaitingJob:
     """A Job that waits, and why."""
 
-    record: Record
+    record: JobRecord
     layer: str
     #: in a few words, and in full
     short: str
     reason: str
 
 
-def draw(day: Chronicle, waits: Sequence[Wait], clock: Clock, width: int, height: int) -> Text:
+def draw(day: Chronicle, waits: Sequence[WaitingJob], clock: Clock, width: int, height: int) -> Text:
     """The whole picture, `height` lines of at most `width` columns."""
     width, height = max(width, MIN_WIDTH), max(height, MIN_HEIGHT)
     top = [header(day, clock, width), Text(), *cluster_map(day.cells, day, width), Text()]
@@ -111,7 +111,7 @@ def cluster_map(cells: Mapping[str, Sequence[str]], day: Chronicle, width: int) 
     return lines
 
 
-def style_of(record: Record) -> str:
+def style_of(record: JobRecord) -> str:
     return f"#101418 on {_HUES[record.colour]}" if record.colour >= 0 else ""
 
 
@@ -124,7 +124,7 @@ def gang_lines(day: Chronicle, clock: Clock, width: int) -> list[list[Text]]:
     return [[_gang_line(r, clock, width)] for r in active]
 
 
-def _gang_line(record: Record, clock: Clock, width: int) -> Text:
+def _gang_line(record: JobRecord, clock: Clock, width: int) -> Text:
     training = record.training
     there, size = len(record.pods), training.pods
     name = min(_NAME, max(10, width - 32))
@@ -139,7 +139,7 @@ def _gang_line(record: Record, clock: Clock, width: int) -> Text:
     return line.append_text(_bar(there / size, bar - 3, "yellow")).append(" ").append_text(_fixed(text, 23, "yellow"))
 
 
-def _progress(record: Record, clock: Clock) -> float:
+def _progress(record: JobRecord, clock: Clock) -> float:
     """How much of its training a running Job has done, 0 to 1."""
     if record.started is None:
         return 0.0
@@ -149,7 +149,7 @@ def _progress(record: Record, clock: Clock) -> float:
 # --- The queue
 
 
-def wait_lines(waits: Sequence[Wait], clock: Clock, width: int) -> list[list[Text]]:
+def wait_lines(waits: Sequence[WaitingJob], clock: Clock, width: int) -> list[list[Text]]:
     """Two lines for each Job that waits: who and for how long, and why."""
     result = []
     for wait in waits:
@@ -167,7 +167,7 @@ def wait_lines(waits: Sequence[Wait], clock: Clock, width: int) -> list[list[Tex
 # --- Parts
 
 
-def badge(record: Record) -> Text:
+def badge(record: JobRecord) -> Text:
     """The letter of a Job in its colour."""
     return Text(record.letter, style_of(record) or "bold")
 
@@ -184,7 +184,7 @@ def time_of_day(at: float, clock: Clock) -> str:
     return f"{int(minutes) // 60 % 24:02d}:{int(minutes) % 60:02d}"
 
 
-def _log_line(at: float, record: Record, text: str, clock: Clock) -> Text:
+def _log_line(at: float, record: JobRecord, text: str, clock: Clock) -> Text:
     return Text.assemble((f"{time_of_day(at, clock)} ", "dim"), badge(record), f" {record.training.name} {text}")
 
 

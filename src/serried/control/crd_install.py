@@ -16,7 +16,7 @@ _ESTABLISHED_WITHIN = 30.0  # seconds
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Installation:
     """What became of one definition, and why."""
 
     name: str
@@ -24,7 +24,7 @@ class Outcome:
     detail: str = ""
 
 
-async def apply(cluster: Cluster) -> list[Outcome]:
+async def apply(cluster: Cluster) -> list[Installation]:
     """Creates the definitions, updates older ones of ours, and keeps what is newer or somebody else's.
 
     Returns once all are established. Raises `TimeoutError` naming those that are not.
@@ -34,21 +34,21 @@ async def apply(cluster: Cluster) -> list[Outcome]:
     return outcomes
 
 
-async def _apply(cluster: Cluster, wanted: dict[str, Any]) -> Outcome:
+async def _apply(cluster: Cluster, wanted: dict[str, Any]) -> Installation:
     name = wanted["metadata"]["name"]
     try:
         there = await cluster.get(CRDS, name)
     except NotFound:
         await cluster.create(CRDS, wanted)
-        return Outcome(name, "created")
+        return Installation(name, "created")
     text = there.metadata.annotations.get(REVISION_ANNOTATION)
     if text is None:
-        return Outcome(name, "kept", f"not made by Serried; {_serves(there, wanted)}")
+        return Installation(name, "kept", f"not made by Serried; {_serves(there, wanted)}")
     revision = int(text) if text.isdecimal() else 0
     if revision == REVISION:
-        return Outcome(name, "unchanged", f"revision {revision}")
+        return Installation(name, "unchanged", f"revision {revision}")
     if revision > REVISION:
-        return Outcome(name, "kept", f"revision {revision} is newer than {REVISION} here")
+        return Installation(name, "kept", f"revision {revision} is newer than {REVISION} here")
     await cluster.patch(
         CRDS,
         name,
@@ -60,7 +60,7 @@ async def _apply(cluster: Cluster, wanted: dict[str, Any]) -> Outcome:
             "spec": wanted["spec"],
         },
     )
-    return Outcome(name, "updated", f"revision {revision} → {REVISION}")
+    return Installation(name, "updated", f"revision {revision} → {REVISION}")
 
 
 def _serves(there: CustomResourceDefinition, wanted: dict[str, Any]) -> str:

@@ -41,7 +41,7 @@ def _fill_pod_spec(spec: Json) -> None:
             container.setdefault("resources", {})
 
 
-class PodKind(Kind):
+class PodRules(Kind):
     has_status = True
     has_generation = True
     fields = Kind.fields | {
@@ -205,7 +205,7 @@ _MANAGED_BY = re.compile(r"[^/]+/[A-Za-z0-9\-._~%!$&'()*+,;=:/]+").fullmatch
 _SCHEDULING_FIELDS = frozenset({"nodeSelector", "tolerations", "affinity", "schedulingGates"})
 
 
-class JobKind(Kind):
+class JobRules(Kind):
     has_status = True
     has_generation = True
     fields = Kind.fields | {"status.successful"}

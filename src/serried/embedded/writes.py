@@ -20,7 +20,7 @@ from serried.embedded.patch import same
 from serried.embedded.problems import Problems, qualified
 from serried.embedded.store import Json, Store, Stored
 from serried.embedded.validation import QUANTITY_MAPS
-from serried.embedded.workloads import JobKind, PodKind
+from serried.embedded.workloads import JobRules, PodRules
 
 #: In-process admission: gets the resource, the operation ("CREATE") and the object, which it may change in place.
 #: To refuse, it raises `Forbidden` or `Invalid`.
@@ -62,7 +62,7 @@ class Writes:
         self._now = now
         self._random = random.Random(seed)
         self._mutators = tuple(mutators)
-        kinds = [PodKind(PODS), JobKind(JOBS), *simple_kinds(), *custom_kinds(ALL, crds())]
+        kinds = [PodRules(PODS), JobRules(JOBS), *simple_kinds(), *custom_kinds(ALL, crds())]
         self._kinds = {_identity(kind.resource): kind for kind in kinds}
 
     def kind(self, resource: Resource[Any]) -> Kind:

@@ -14,11 +14,11 @@ from serried.api.core import Pod, PodSpec, PodStatus
 from serried.api.kueue import Admission, PodSetAssignment, Workload, WorkloadStatus
 from serried.api.meta import Condition, ObjectMeta, OwnerReference
 from serried.cli import demo_story as story
-from serried.cli.demo_record import Chronicle, Record, domain_of
+from serried.cli.demo_record import Chronicle, JobRecord, domain_of
 from serried.cli.demo_stage import Clock
 from serried.cli.demo_story import Training
 from serried.cli.demo_summary import sum_up
-from serried.cli.live_view import MIN_HEIGHT, MIN_WIDTH, Wait, cluster_map, draw, gang_lines, hours
+from serried.cli.live_view import MIN_HEIGHT, MIN_WIDTH, WaitingJob, cluster_map, draw, gang_lines, hours
 
 SFT = Training(0, "llama-sft", "language", 16, 8, 60, "required block")
 NOTEBOOK = Training(0, "notebook", "language", 1, 1, 60)
@@ -53,7 +53,7 @@ class Scene:
     day: Chronicle
     clock: Clock
 
-    def submit(self, training: Training) -> Record:
+    def submit(self, training: Training) -> JobRecord:
         self.day.on_job(None, Job(metadata=ObjectMeta(name=training.name, namespace=training.team)))
         return self.day.records[training.team, training.name]
 
@@ -183,7 +183,7 @@ def test_jobs_of_others_are_no_part_of_the_day(scene: Scene) -> None:
 def test_the_picture_fits_and_shows_everything(scene: Scene, width: int, height: int) -> None:
     """With nothing going on, and with a gang on the map and a Job that waits."""
     empty = draw(scene.day, [], scene.clock, width, height).plain
-    waits = [Wait(scene.submit(NOTEBOOK), "topology", "no room at all", "couldn't find room at all")]
+    waits = [WaitingJob(scene.submit(NOTEBOOK), "topology", "no room at all", "couldn't find room at all")]
     waiting = draw(scene.day, waits, scene.clock, width, height).plain
     for picture in (empty, waiting):
         lines = picture.split("\n")
@@ -204,7 +204,7 @@ def test_the_picture_fits_and_shows_everything(scene: Scene, width: int, height:
 
 
 def test_a_long_list_says_how_many_it_leaves_out(scene: Scene) -> None:
-    waits = [Wait(scene.submit(NOTEBOOK), "quota", "8 GPUs wanted", "…")] * 40
+    waits = [WaitingJob(scene.submit(NOTEBOOK), "quota", "8 GPUs wanted", "…")] * 40
     picture = draw(scene.day, waits, scene.clock, 100, 30).plain
     shown = picture.count("8 GPUs wanted")
     assert shown >= 4
