@@ -13,8 +13,6 @@ PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 GROUP_WORKLOAD: Final = "kueue.x-k8s.io/is-group-workload"
 SLICE_REPLACES: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 PRIORITY_BOOST: Final = "kueue.x-k8s.io/priority-boost"
-MAX_EXEC_TIME: Final = "kueue.x-k8s.io/max-exec-time-seconds"
-PREBUILT_WORKLOAD: Final = "kueue.x-k8s.io/prebuilt-workload-name"
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
 
@@ -37,9 +35,7 @@ POD_GROUP: Final = "scheduling.x-k8s.io/pod-group"
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 JOB_NAME: Final = "batch.kubernetes.io/job-name"
 
-ADMISSION_GATE: Final = "kueue.x-k8s.io/admission"
 TOPOLOGY_GATE: Final = "kueue.x-k8s.io/topology"
-RESOURCE_IN_USE: Final = "kueue.x-k8s.io/resource-in-use"
 
 # Hollow nodes: how long a bound pod runs, and how it ends
 RUN_SECONDS: Final = "serried.io/run-seconds"
@@ -53,9 +49,7 @@ class WorkloadCondition:
     PODS_READY: Final = "PodsReady"
     EVICTED: Final = "Evicted"
     PREEMPTED: Final = "Preempted"
-    REQUEUED: Final = "Requeued"
     FINISHED: Final = "Finished"
-    DEACTIVATION_TARGET: Final = "DeactivationTarget"
 
 
 class PendingReason:
@@ -67,7 +61,6 @@ class PendingReason:
     NO_MATCHING_FLAVOR: Final = "NoMatchingFlavor"
     TOPOLOGY_PLACEMENT_FAILED: Final = "TopologyPlacementFailed"
     WAITING_FOR_PREEMPTED: Final = "WaitingForPreemptedWorkloads"
-    WAITING_FOR_PODS_READY: Final = "WaitingForPodsReady"
     MISCONFIGURED: Final = "Misconfigured"
     SUSPENDED: Final = "Suspended"
     PENDING_EVALUATION: Final = "PendingEvaluation"
