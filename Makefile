@@ -50,7 +50,7 @@ demo: setup ## A cluster in memory, a stream of training jobs and a live map of 
 	$(VENV)/bin/serried demo $(DEMO_ARGS)
 
 bench: setup ## Run the benchmarks, one after the other
-	for name in place quality admission stream end_to_end crd_weight; do $(PY) -m "bench.$$name"; done
+	for name in place quality admission stream look end_to_end crd_weight; do $(PY) -m "bench.$$name"; done
 	$(PY) -m bench.end_to_end --driver bench/workloads.py -- 1 100
 
 # --no-emit-*: the locks name packages, versions and hashes, and no place to get them from.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _LONG = (WORKLOADS, PODS, NODES)
 #: Objects of a kind read at once: an API server answers from memory then, and fast.
 _PAGE = 20_000
+#: Each costs a TLS handshake.
+_CONNECTIONS = 4
 
 
 def snapshot(kubeconfig: Path | None, context: str | None, config: Path | None = None) -> ClusterState:
@@ -26,7 +28,7 @@ def snapshot(kubeconfig: Path | None, context: str | None, config: Path | None =
     settings = configuration(config)
 
     async def work() -> ClusterState:
-        async with connect(kubeconfig, context, page=_PAGE) as cluster:
+        async with connect(kubeconfig, context, page=_PAGE, concurrency=_CONNECTIONS) as cluster:
             listing = {resource: asyncio.create_task(cluster.list(resource)) for resource in _LONG}
             reading = await asyncio.to_thread(importlib.import_module, "serried.control.snapshot")
             try:
