@@ -28,7 +28,7 @@ from serried.api.meta import Key, condition_is
 from serried.api.names import PendingReason
 from serried.api.quantity import resource_value
 from serried.place.options import PlaceOptions
-from serried.schedule.cycle.cycle import Admit, Evict, Finish
+from serried.schedule.cycle.cycle import Admit, Evict
 from serried.schedule.cycle.second_pass import needs_second
 from serried.schedule.engine import Engine
 from serried.schedule.state.fair_usage import LocalUsage
@@ -62,7 +62,7 @@ def difference(case: Case) -> str:
     found: dict[str, Any] = {
         "scheduled": sorted(outcome.scheduled),
         "preempted": sorted({_name(e.key) for e in outcome.evictions if e.preempted}),
-        "assignments": _assignments(case, outcome.engine, expected.get("assignmentsScope", "all")),
+        "assignments": _assignments(case, outcome, expected.get("assignmentsScope", "all")),
         "left": _by_queue(outcome.left),
         "inadmissibleLeft": _by_queue(outcome.inadmissible),
         "events": _counted(_events(outcome)),
@@ -117,7 +117,8 @@ class _Outcome:
     engine: Engine
     admits: list[Admit] = field(default_factory=list)
     evictions: list[Evict] = field(default_factory=list)
-    finishes: list[Finish] = field(default_factory=list)
+    #: slices whose place others have taken, with what they had
+    replaced: dict[Key, Admission] = field(default_factory=dict)
     refused: set[Key] = field(default_factory=set)
     #: heads that were told why they wait → the code of the reason
     told: dict[Key, str] = field(default_factory=dict)
@@ -141,11 +142,11 @@ def _run(case: Case) -> _Outcome:
     for _ in range(case.get("cycles", 1)):
         heads = _heads(state)
         second = {key for key in state.requeue.workloads if needs_second(state, state.workloads[key])}
-        cycle = peer.run_cycle(state, now, gates)
+        cycle, replaced = peer.run_cycle(state, now, gates)
         # To admit what has its quota and no checks left is not for Kueue's scheduler, but for another part of it.
         outcome.admits += [a for a in cycle.decisions if a.kind != "checks"]
         outcome.evictions += cycle.evictions
-        outcome.finishes += cycle.finishes
+        outcome.replaced |= replaced
         for key in second - {a.key for a in cycle.decisions} - {e.key for e in cycle.evictions}:
             if state.requeue.waits(key, Changed.NODES):
                 outcome.second_failed.append(key)
@@ -296,17 +297,15 @@ def _counted(events: Iterable[tuple[str, str, str]]) -> list[list[Any]]:
     return [[*event, times] for event, times in sorted(Counter(events).items())]
 
 
-def _assignments(case: Case, engine: Engine, scope: str) -> dict[str, Any]:
-    before = {(w["metadata"].get("namespace", ""), w["metadata"]["name"]): w for w in case["workloads"]}
+def _assignments(case: Case, outcome: _Outcome, scope: str) -> dict[str, Any]:
+    held = {key: r.reservation.admission for key, r in outcome.engine._state.workloads.items() if r.reservation}
+    held |= outcome.replaced
     result = {}
-    for key, record in engine._state.workloads.items():
-        if record.reservation is None:
-            continue
-        status = before[key].get("status", {})
-        old = msgspec.convert(before[key], Workload)
-        if scope == "new" and condition_is(old.status.conditions, "Admitted") and not status.get("unhealthyNodes"):
-            continue
-        result[_name(key)] = _admission(record.reservation.admission)
+    for body in case["workloads"]:
+        old = msgspec.convert(body, Workload)
+        admitted = condition_is(old.status.conditions, "Admitted") and not old.status.unhealthy_nodes
+        if old.key in held and not (scope == "new" and admitted):
+            result[_name(old.key)] = _admission(held[old.key])
     return result
 
 
@@ -351,8 +350,8 @@ def _events(outcome: _Outcome) -> Iterable[tuple[str, str, str]]:
             assert evict.preemptor is not None
             yield _name(evict.key), "Normal", "Preempted"
             yield _name(evict.preemptor), "Normal", "PreemptedWorkload"
-    for finish in outcome.finishes:
-        yield _name(finish.key), "Normal", finish.reason
+    for key in outcome.replaced:
+        yield _name(key), "Normal", "WorkloadSliceReplaced"
     for key, code in outcome.told.items():
         yield _name(key), "Warning", code
     for key in outcome.second_failed:
@@ -381,9 +380,8 @@ def _statuses(case: Case, outcome: _Outcome) -> dict[str, Any]:
             conditions["Evicted"] = ["True", evict.reason, evict.message]
             if evict.preempted:
                 conditions["Preempted"] = ["True", evict.preempted, evict.message]
-        for finish in outcome.finishes:
-            if finish.key == key:
-                conditions["Finished"] = ["True", finish.reason, ""]
+        if key in outcome.replaced:
+            conditions["Finished"] = ["True", "WorkloadSliceReplaced", ""]
         if key in outcome.told:
             conditions["QuotaReserved"] = ["False", outcome.told[key], ""]
             conditions["Admitted"] = ["False", "NoReservation", ""]

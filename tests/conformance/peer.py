@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
+from serried.api.kueue import Admission
 from serried.api.meta import Key
 from serried.api.names import PendingReason
 from serried.model.placement import Placement
@@ -23,20 +24,25 @@ from serried.place.place import place
 from serried.place.result import NoPlacement
 from serried.quota.quotas import FlavorResource
 from serried.schedule.cycle.cycle import begin, end, heads, look_again
-from serried.schedule.cycle.nominate import Nomination, find_for, remove, scan, slice_before, takes, with_most
+from serried.schedule.cycle.nominate import Nomination, find_for, preemption_oracle, remove, takes, with_most
 from serried.schedule.cycle.order import Entry, line
 from serried.schedule.cycle.second_pass import Eviction
 from serried.schedule.cycle.turn import Turn
-from serried.schedule.flavors.assigner import NO_RULES, Rules
+from serried.schedule.flavors.assigner import Rules, assign
 from serried.schedule.flavors.assignment import Assignment, Fit
-from serried.schedule.flavors.flavor_topology import by_flavor, places_now
+from serried.schedule.flavors.flavor_topology import by_flavor, find_places, places_now
 from serried.schedule.preemption.fair_sharing import FairTrial
+from serried.schedule.state import transitions
 from serried.schedule.state.records import Record
 from serried.schedule.state.state import State
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.decisions import Cycle
+from serried.schedule.types.moment import Moment
 from serried.schedule.types.reasons import Reason
+from tests.conformance.peer_scan import PeerRules
 
+_NO_RULES = PeerRules()
+_SLICE_REPLACES = "kueue.x-k8s.io/workload-slice-replacement-for"
 #: How the reason begins of a head that would have preempted others, but came too late.
 SKIPPED_PREEMPTION = "the victims of a preemption"
 
@@ -54,6 +60,8 @@ class Gates:
     within_nominal: bool = True
     #: workloads that a closed gate keeps from preempting others
     gated: frozenset[Key] = frozenset()
+    #: workload → the one that it replaces
+    slices: Mapping[Key, Key] = field(default_factory=dict)
 
     @staticmethod
     def of(case: Mapping[str, Any]) -> Gates:
@@ -65,11 +73,17 @@ class Gates:
             fail_fast=gates.get("TASFailedNodeReplacementFailFast", True),
             within_nominal=gates.get("FairSharingPreemptWithinNominal", True),
             gated=frozenset(map(_key, filter(_is_gated, case.get("workloads", ())))) if closed else frozenset(),
+            slices={_key(w): old for w in case.get("workloads", ()) if (old := _replaces(w)) is not None},
         )
 
 
 def _key(workload: Mapping[str, Any]) -> Key:
     return (workload["metadata"].get("namespace", ""), workload["metadata"]["name"])
+
+
+def _replaces(workload: Mapping[str, Any]) -> Key | None:
+    namespace, slash, name = workload["metadata"].get("annotations", {}).get(_SLICE_REPLACES, "").partition("/")
+    return (namespace, name) if slash else None
 
 
 def _is_gated(workload: Mapping[str, Any]) -> bool:
@@ -88,7 +102,8 @@ def reclaiming(gates: Gates) -> Iterator[None]:
         yield
 
 
-def run_cycle(state: State, now: datetime, gates: Gates) -> Cycle:
+def run_cycle(state: State, now: datetime, gates: Gates) -> tuple[Cycle, Mapping[Key, Admission]]:
+    """What is decided; and the slices whose place others have taken, with what they had."""
     started = begin(state, now)
     turn = _Turn(state, started.moment, gates)
     with reclaiming(gates):
@@ -96,7 +111,7 @@ def run_cycle(state: State, now: datetime, gates: Gates) -> Cycle:
             look_again(turn, key)
         turn.serve()
     state.sweep.end()
-    return end(turn)
+    return end(turn), turn.replaced
 
 
 @dataclass(eq=False)
@@ -104,6 +119,8 @@ class _Entry(Entry):
     #: the quota and the places that it keeps from those behind it
     blocks: Mapping[FlavorResource, int] = field(default_factory=dict)
     wanted: Sequence[Placement] = ()
+    #: an earlier slice of the same job, whose place it takes
+    replaces: Record | None = None
 
 
 class _Turn(Turn):
@@ -111,12 +128,15 @@ class _Turn(Turn):
         super().__init__(state, moment)
         self.gates = gates
         self.blocked: list[_Entry] = []
+        #: slices whose place others have taken, with what they had
+        self.replaced: dict[Key, Admission] = {}
 
     def serve(self) -> None:
         waiting = line(self.state)
         for order, queue in heads(self.state):
             entry = _Entry(self.state.workloads[order[3], order[4]], queue)
-            self._nominate(entry, NO_RULES)
+            entry.replaces = self._slice_before(entry)
+            self._nominate(entry)
             waiting.add(entry)
         while (found := waiting.next(lambda _: True)) is not None:
             assert isinstance(found, _Entry)
@@ -128,37 +148,54 @@ class _Turn(Turn):
                 self.state.world.release(entry.record.info.key)
         self.state.journal.commit()
 
-    def _nominate(self, entry: Entry, rules: Rules) -> None:
+    def _nominate(self, entry: _Entry, rules: PeerRules = _NO_RULES) -> None:
         """By one scan of the flavors, without a choice among targets that are equal."""
-        state, queue, info = self.state, entry.queue, entry.record.info
-        going_on = queue.pending.scan(entry.order)
-        if going_on is not None:
-            rules = Rules(start=going_on.start, nominated=rules.nominated)
-
-        def find(pod_sets: tuple[PodSetRequest, ...]) -> Nomination:
-            here = scan(state, queue, info, pod_sets, self.moment, rules)
-            if here.assignment.mode == Fit.PREEMPT and info.key not in self.gates.gated:
-                request, here.targets = find_for(state, queue, info, here.assignment, self.moment)
-                if here.targets and request.nodes is not None:
-                    mark = state.journal.checkpoint()
-                    for target in here.targets:
-                        state.world.release(target.record.info.key, with_pods=True)
-                    places_now(state, queue, info, here.assignment)
-                    state.journal.rollback(mark)
-            return here
-
-        old = slice_before(state, queue, info)
-        if old is None or old.reservation is None:
-            return entry.nominated(with_most(info, find), self.moment.moves)
-        # It has the flavors of the slice that it replaces, and what that has counts as free.
-        has = {a.name: (a.flavors, dict[str, int]()) for a in old.reservation.admission.pod_set_assignments}
-        rules = replace(rules, replaced=has)
+        state, info = self.state, entry.record.info
         mark = state.journal.checkpoint()
-        remove(state, old)
-        nomination = with_most(info, find)
+        old = entry.replaces
+        if old is not None and old.reservation is not None:
+            # It has the flavors of the slice that it replaces, and what that has counts as free.
+            assignments = old.reservation.admission.pod_set_assignments
+            rules = replace(rules, replaced={a.name: (a.flavors, {}) for a in assignments})
+            remove(state, old)
+            old.preempted_by = info.key  # so that it is nobody's target
+        entry.nominated(with_most(info, lambda pod_sets: self._scan(entry, pod_sets, rules)), self.moment.moves)
+        if old is not None:
+            old.preempted_by = None
         state.journal.rollback(mark)
-        nomination.replaces = old
-        entry.nominated(nomination, self.moment.moves)
+
+    def _scan(self, entry: Entry, pod_sets: tuple[PodSetRequest, ...], rules: PeerRules) -> Nomination:
+        # What others find out while a slice is away is of no use to anyone else.
+        state, queue, info, moment = self.state, entry.queue, entry.record.info, Moment(self.moment.now)
+        going_on = queue.pending.scan(entry.order)
+        start = Rules() if going_on is None else Rules(start=going_on.start)
+        found = assign(state, queue, pod_sets, preemption_oracle(state, queue, info, moment), start, rules.scan)
+        here = Nomination(found, pod_sets, [])
+        if found.mode != Fit.NO_FIT:
+            find_places(state, queue, info, found)
+        if found.mode == Fit.PREEMPT and info.key not in self.gates.gated:
+            request, here.targets = find_for(state, queue, info, found, moment)
+            if here.targets and request.nodes is not None:
+                mark = state.journal.checkpoint()
+                for target in here.targets:
+                    state.world.release(target.record.info.key, with_pods=True)
+                places_now(state, queue, info, found)
+                state.journal.rollback(mark)
+        return here
+
+    def _slice_before(self, entry: Entry) -> Record | None:
+        """The workload that a head replaces, if it still holds quota of the same ClusterQueue."""
+        record = self.state.workloads.get(self.gates.slices.get(entry.record.info.key, ("", "")))
+        if record is None or record.reservation is None or record.preempted_by is not None:
+            return None
+        return record if record.reservation.cluster_queue == entry.queue.name else None
+
+    def admit(self, entry: Entry) -> None:
+        old = entry.replaces if isinstance(entry, _Entry) else None
+        if old is not None and old.reservation is not None:
+            self.replaced[old.info.key] = old.reservation.admission
+            transitions.finish(self.state, old)
+        super().admit(entry)
 
     def _serve(self, entry: _Entry) -> None:
         found = entry.found
@@ -168,7 +205,7 @@ class _Turn(Turn):
             if entry.queue.spec.preemption.reclaim_within_cohort != "Any":
                 self._block(entry)
             return self.refuse(entry)
-        if any(record.preempted_by is not None for record in _gone(found)):
+        if any(record.preempted_by is not None for record in _gone(entry)):
             again = self.gates.recompute_targets
         elif not self._quota_left(entry):
             again = False
@@ -179,7 +216,7 @@ class _Turn(Turn):
         if not again:
             return self._skip(entry)
         chosen = {p.pod_set.name: p.flavors for p in found.assignment.pod_sets}
-        self._nominate(entry, Rules(nominated={n: {r: c.flavor for r, c in f.items()} for n, f in chosen.items()}))
+        self._nominate(entry, PeerRules(nominated={n: {r: c.flavor for r, c in f.items()} for n, f in chosen.items()}))
         if entry.found.fits or entry.found.targets:
             return self.take(entry)
         return self.refuse(entry)
@@ -211,7 +248,7 @@ class _Turn(Turn):
 
     def _quota_left(self, entry: Entry) -> bool:
         state, mark = self.state, self.state.journal.checkpoint()
-        for gone in _gone(entry.found):
+        for gone in _gone(entry):
             assert gone.reservation is not None
             state.ledger.refund(gone.reservation.cluster_queue, gone.reservation.usage)
         left = state.ledger.fits(entry.queue.name, entry.found.assignment.usage)
@@ -223,7 +260,7 @@ class _Turn(Turn):
         if not placements or entry.moves == self.moment.moves:
             return True
         mark = state.journal.checkpoint()
-        for gone in _gone(entry.found):
+        for gone in _gone(entry):
             state.world.release(gone.info.key, with_pods=True)
         missing = state.world.hold(key, placements, entry.found.pod_sets)
         left = not missing and not state.world.overdrawn(key)
@@ -258,6 +295,7 @@ class _Turn(Turn):
         return result
 
 
-def _gone(found: Nomination) -> Sequence[Record]:
+def _gone(entry: Entry) -> Sequence[Record]:
     """Those who hold nothing any more once this is decided."""
-    return [target.record for target in found.targets] + ([found.replaces] if found.replaces is not None else [])
+    replaced = [entry.replaces] if isinstance(entry, _Entry) and entry.replaces is not None else []
+    return [target.record for target in entry.found.targets] + replaced

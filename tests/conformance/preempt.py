@@ -30,7 +30,7 @@ from serried.quota.tree import QuotaNode
 from serried.schedule.cycle.nominate import reduced
 from serried.schedule.cycle.reason_text import preemption_message
 from serried.schedule.engine import Engine
-from serried.schedule.flavors.assigner import Oracle, Rules, assign, preference_key
+from serried.schedule.flavors.assigner import Oracle, assign, preference_key
 from serried.schedule.flavors.assignment import Assignment, Fit, PodSetChoice
 from serried.schedule.flavors.flavor_topology import find_places
 from serried.schedule.preemption.candidates import PreemptionRequest, candidate_order, may_preempt
@@ -43,6 +43,8 @@ from serried.schedule.types.moment import Moment
 from serried.schedule.types.options import AdmissionFairSharing, FairSharing, Options
 from serried.schedule.types.workload import priority_boost, read_workload
 from tests.conformance.peer import Gates, reclaiming
+from tests.conformance.peer_scan import PeerRules
+from tests.conformance.texts import text_of
 
 Case = Mapping[str, Any]
 _MODES = {
@@ -440,12 +442,12 @@ def _flavors(case: Case) -> dict[str, Any]:
         p["name"]: (p.get("flavors", {}), p.get("requests") or _replaced_requests(case, p))
         for p in (case.get("replacedSlice") or {}).get("podSets", ())
     }
-    rules = Rules(
+    rules = PeerRules(
         allowed=frozenset(allowed.split(",")) if allowed and gates.get("ConcurrentAdmission") else None,
         nominated=case.get("nominatedFlavors"),
         replaced=replaced,
     )
-    found = assign(state, queue, info.pod_sets, _simulated(case), rules)
+    found = assign(state, queue, info.pod_sets, _simulated(case), scan=rules.scan)
     if found.mode != Fit.NO_FIT:
         find_places(state, queue, info, found)
     state.journal.rollback(0)
@@ -471,8 +473,8 @@ def _pod_set(found: Assignment, choice: PodSetChoice, *, observed: bool) -> dict
         "count": choice.pod_set.count,
         "mode": choice.mode.word,
         "requests": {r: n for r, n in choice.requests.items() if n},
-        "error": choice.error,
-        "reasons": sorted(r.text for r in choice.refusals if r.text != choice.error),
+        "error": "" if choice.error is None else text_of(choice.error),
+        "reasons": sorted(text_of(r.cause) for r in choice.refusals if r.cause != choice.error),
         "flavors": {
             r: {"name": c.flavor, "mode": c.mode.word, "borrow": c.borrow, "triedFlavorIndex": c.tried}
             for r, c in choice.flavors.items()
@@ -489,7 +491,7 @@ def _pod_set(found: Assignment, choice: PodSetChoice, *, observed: bool) -> dict
                 "borrow": t.borrow,
                 "preemptionPossibility": {1: "NoCandidates", 2: "Preempt", 3: "Reclaim"}.get(t.possibility or 0, ""),
                 "noFitReason": t.no_fit if observed else "",
-                "reasons": sorted(r.text for r in t.refusals),
+                "reasons": sorted(text_of(r.cause) for r in t.refusals),
             }
             for t in sorted(choice.tried.values(), key=lambda t: t.flavor)
         ],

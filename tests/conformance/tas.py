@@ -25,6 +25,7 @@ from serried.place.measures import Measures
 from serried.place.options import PlaceOptions
 from serried.place.place import Replacement, place
 from serried.place.result import NoPlacement, Placement
+from tests.conformance.elastic import place_scaled
 from tests.conformance.quality import Domains, Invalid, Judge, Placed
 
 FLAVOR = "flavor"
@@ -120,14 +121,16 @@ def _answers(record: Mapping[str, Any], pod_sets: Sequence[PodSetRequest], *, op
         replacement = Replacement(
             workload["unhealthyNodes"][0],
             {a["name"]: _placement(a["name"], a["topologyAssignment"]) for a in workload["podSetAssignments"]},
-            lone_pod=len(owners) == 1
+            lone_pod=record["featureGates"].get("SkipReassignmentForPodOwnedWorkloads", True)
+            and len(owners) == 1
             and (owners[0]["apiVersion"], owners[0]["kind"]) == ("v1", "Pod")
             and workload["annotations"].get("kueue.x-k8s.io/is-group-workload") != "true",
         )
+    elastic = record["featureGates"].get("ElasticJobsViaWorkloadSlicesWithTAS", False)
     previous = {
         p["name"]: _placement(p["name"], p["previousAssignment"])
         for p in record["podSets"]
-        if p["previousAssignment"] is not None
+        if elastic and p["previousAssignment"] is not None
     }
     answers: list[Answer] = ["" for _ in pod_sets]
     groups = [p["podSetGroupName"] if p["podSetGroupName"] is not None else i for i, p in enumerate(record["podSets"])]
@@ -135,14 +138,11 @@ def _answers(record: Mapping[str, Any], pod_sets: Sequence[PodSetRequest], *, op
     for group in dict.fromkeys(groups):
         started.append(group)
         members = [i for i, g in enumerate(groups) if g in started]
-        result = place(
-            world,
-            FLAVOR,
-            [pod_sets[i] for i in members],
-            options=options,
-            replacement=replacement,
-            previous=previous,
-        )
+        asked = [pod_sets[i] for i in members]
+        if previous and replacement is None:
+            result = place_scaled(world, FLAVOR, asked, previous, options)
+        else:
+            result = place(world, FLAVOR, asked, options=options, replacement=replacement)
         if isinstance(result, NoPlacement):
             for i in members:
                 if groups[i] == group:

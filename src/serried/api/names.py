@@ -11,7 +11,6 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 QUEUE_NAME: Final = "kueue.x-k8s.io/queue-name"
 PRIORITY_CLASS: Final = "kueue.x-k8s.io/priority-class"
 GROUP_WORKLOAD: Final = "kueue.x-k8s.io/is-group-workload"
-SLICE_REPLACES: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
 PRIORITY_BOOST: Final = "kueue.x-k8s.io/priority-boost"
 JOB_UID: Final = "kueue.x-k8s.io/job-uid"
 MIN_PARALLELISM: Final = "kueue.x-k8s.io/job-min-parallelism"
@@ -90,12 +89,6 @@ class PreemptedReason:
     RECLAMATION: Final = "InCohortReclamation"
     FAIR_SHARING: Final = "InCohortFairSharing"
     RECLAIM_WHILE_BORROWING: Final = "InCohortReclaimWhileBorrowing"
-
-
-class FinishedReason:
-    """Reasons of the condition Finished that a decision can have."""
-
-    SLICE_REPLACED: Final = "WorkloadSliceReplaced"
 
 
 class EvictedReason:

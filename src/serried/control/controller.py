@@ -159,8 +159,6 @@ class Controller:
                 self._decided.admitting[admit.key] = self._spawn(self._decided.admit(admit, after=telling))
             for evict in cycle.evictions:
                 self._spawn(self._decided.evict(evict))
-            for finish in cycle.finishes:
-                self._spawn(self._decided.finish(finish))
             self._status.queues(self.engine.queues_changed())
             if cycle.more or self.engine.dirty:
                 self._wake.set()

@@ -19,7 +19,7 @@ from serried.control.events import Recorder
 from serried.control.executor import Observe
 from serried.lifecycle import conditions
 from serried.lifecycle.cluster_state import ClusterState
-from serried.schedule.types.decisions import Admit, Evict, Finish
+from serried.schedule.types.decisions import Admit, Evict
 
 log = logging.getLogger(__name__)
 
@@ -129,14 +129,6 @@ class DecisionWriter:
             self._recorder.event(WORKLOADS, written, f"EvictedDueTo{evict.reason}", evict.message)
             if evict.preempted:
                 self._recorder.event(WORKLOADS, written, "Preempted", evict.message)
-
-    async def finish(self, finish: Finish) -> None:
-        done = conditions.finished(True, finish.message, finish.reason)
-        written = await self._write(
-            finish.key, finish.uid, lambda w: (conditions.status_patch(w, [done], self._clock()), "status")
-        )
-        if written is not None:
-            self._recorder.event(WORKLOADS, written, "FinishedWorkload", done.message)
 
     async def _write(
         self,

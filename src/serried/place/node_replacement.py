@@ -1,4 +1,4 @@
-"""Places that are kept: when a node has failed, and when a pod set was scaled."""
+"""The places that are kept when a node has failed, and where the lost pods may go."""
 
 from __future__ import annotations
 
@@ -117,14 +117,3 @@ def merge(tree: Tree, kept: Sequence[Domain], added: Sequence[Domain]) -> tuple[
         assert leaf is not None
         pods[leaf] = pods.get(leaf, 0) + count
     return tuple((tree.answer(leaf), pods[leaf]) for leaf in sorted(pods))
-
-
-def cut(domains: Sequence[Domain], count: int) -> tuple[Domain, ...]:
-    """The first `count` pods of a placement."""
-    kept: list[Domain] = []
-    for values, number in domains:
-        if count <= 0:
-            break
-        kept.append((values, min(number, count)))
-        count -= number
-    return tuple(kept)

@@ -17,10 +17,6 @@ class PlaceOptions:
     least_free_when_unconstrained: bool = True
     #: TASRespectNodeAffinityPreferred: domains whose nodes match preferred affinity terms come first
     preferred_affinity: bool = False
-    #: SkipReassignmentForPodOwnedWorkloads: a lone Pod keeps its node even if that has failed
-    keep_lone_pods: bool = True
-    #: ElasticJobsViaWorkloadSlicesWithTAS: a pod set that was scaled keeps the places it had
-    elastic: bool = False
     #: `placement: optimal`: each pod set gets the best placement there is by the three `measures`; not pod set groups,
     #: pods beside others that keep their places, or where preferred affinity ranks the nodes
     optimal: bool = False
@@ -36,8 +32,6 @@ class PlaceOptions:
             balanced=gates.get("TASBalancedPlacement", default.balanced),
             least_free_when_unconstrained=gates.get("TASProfileMixed", default.least_free_when_unconstrained),
             preferred_affinity=gates.get("TASRespectNodeAffinityPreferred", default.preferred_affinity),
-            keep_lone_pods=gates.get("SkipReassignmentForPodOwnedWorkloads", default.keep_lone_pods),
-            elastic=gates.get("ElasticJobsViaWorkloadSlicesWithTAS", default.elastic),
         )
 
 

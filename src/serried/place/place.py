@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Final
 
 import numpy as np
 
@@ -18,7 +16,7 @@ from serried.model.world import World
 from serried.place.balanced import place_balanced
 from serried.place.counts import count_up
 from serried.place.explain import LeafFit, explain
-from serried.place.node_replacement import Replacement, are_whole, cut, gap, merge, sliced
+from serried.place.node_replacement import Replacement, are_whole, gap, merge, sliced
 from serried.place.optimal import LimitReached, place_optimal
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.place.result import NoPlacement
@@ -26,8 +24,6 @@ from serried.place.search import Leaves, Search, Unfit, descend, find
 from serried.place.topology_request import TopologyRequest, TopologyRequestError, read_topology_request
 
 __all__ = ["PlaceOptions", "Replacement", "place"]
-
-_NONE: Final[Mapping[str, Placement]] = MappingProxyType({})
 
 
 def place(
@@ -38,7 +34,6 @@ def place(
     options: PlaceOptions = DEFAULT,
     assume_empty: bool = False,
     replacement: Replacement | None = None,
-    previous: Mapping[str, Placement] = _NONE,
 ) -> list[Placement] | NoPlacement:
     """Finds a place for every pod of these pod sets on the nodes of one flavor.
 
@@ -50,15 +45,13 @@ def place(
         assume_empty: ignore what other workloads hold.
         replacement: look only for places for the pods that were on a failed node. The places of all others are kept,
             and are taken to be charged already (the workload's hold).
-        previous: pod set → the place it had before it was scaled (with `options.elastic`): the pods it keeps stay
-            there. These are charged here, so the workload's hold has to be released first.
 
     Returns:
         One placement per pod set, in the same order; or why the first one that has no place has none.
     """
     mark = world.journal.checkpoint()
     try:
-        result = _Trial(world, flavor, options, assume_empty, replacement, previous).place(pod_sets)
+        result = _Trial(world, flavor, options, assume_empty, replacement).place(pod_sets)
     finally:
         world.journal.rollback(mark)
     if not isinstance(result, NoPlacement) or result.field:
@@ -67,7 +60,7 @@ def place(
         return result
     # Whether it fits is the same for all algorithms.
     options = replace(options, optimal=False)
-    empty = place(world, flavor, pod_sets, options=options, assume_empty=True, previous=previous)
+    empty = place(world, flavor, pod_sets, options=options, assume_empty=True)
     if isinstance(empty, NoPlacement):
         return replace(result, fits_when_empty=False, fits_empty=empty.fits, best_domain_empty=empty.best_domain)
     return replace(result, fits_when_empty=True, fits_empty=result.needed)
@@ -113,7 +106,6 @@ class _Trial:
         options: PlaceOptions,
         assume_empty: bool = False,
         replacement: Replacement | None = None,
-        previous: Mapping[str, Placement] = _NONE,
         *,
         bare: bool = False,
     ) -> None:
@@ -123,7 +115,6 @@ class _Trial:
         self.assume_empty = assume_empty
         self.array = world.capacity.unheld if assume_empty else world.capacity.free
         self.replacement = replacement
-        self.previous = previous if options.elastic else _NONE
         #: neither places nor reasons are worded; `rows` are those of the nodes used
         self.bare = bare
         self.rows: list[Ints] = []
@@ -184,9 +175,6 @@ class _Trial:
             return NoPlacement(name, text, field="count")
         if not workers.count:
             return self.nowhere(workers), self.nowhere(workers)
-        scaled = self.scale(ask)
-        if scaled is not None:
-            return scaled
         return self.afresh(ask)
 
     def afresh(self, ask: PlacementRequest) -> tuple[Placement, Placement] | NoPlacement:
@@ -307,18 +295,6 @@ class _Trial:
     def charge_leader(self, tree: Tree, leader: PodSetRequest, leaf: int) -> Placement:
         return self.charge(tree, leader, np.array([leaf]), np.ones(1, dtype=np.int64))
 
-    def charge_domains(self, tree: Tree, pod_set: PodSetRequest, domains: Sequence[Domain]) -> None:
-        """Charges what a placement says, whose leaves all exist."""
-        pods: dict[int, int] = {}
-        for values, count in domains:
-            leaf = tree.leaf(values)
-            assert leaf is not None
-            pods[leaf] = pods.get(leaf, 0) + count
-        size = len(pods)
-        leaves = np.fromiter(pods.keys(), dtype=np.int64, count=size)
-        counts = np.fromiter(pods.values(), dtype=np.int64, count=size)
-        self.world.charge(self.array, tree, leaves, counts, pod_set.requests)
-
     def missing(self, tree: Tree, domains: Sequence[Domain]) -> str | None:
         """The first of some domains that does not exist (any more)."""
         present = tree.present(self.world.nodes.usable)
@@ -335,7 +311,7 @@ class _Trial:
     ) -> tuple[Placement, Placement] | NoPlacement:
         """New places for those pods of a group that were on the failed node: its workers first, then its leader."""
         workers, leader = ask.workers, ask.leader
-        if replacement.lone_pod and self.options.keep_lone_pods:
+        if replacement.lone_pod:
             return replacement.current[workers.name], replacement.current[workers.name]
         lead = () if leader is None else replacement.kept(leader.name)
         lost = replacement.lost(workers.name)
@@ -382,36 +358,6 @@ class _Trial:
             return found
         added = self.charge(tree, pod_set, found.leaves, found.pods)
         return replace(added, domains=merge(tree, kept, added.domains), fallback=found.fallback)
-
-    def scale(self, ask: PlacementRequest) -> tuple[Placement, Placement] | NoPlacement | None:
-        """Keeps the places of a pod set that was scaled; None when it has none that can be kept."""
-        workers, leader, tree = ask.workers, ask.leader, ask.tree
-        before = self.previous.get(workers.name)
-        if before is None or self.missing(tree, before.domains) is not None:
-            return None
-        leader_before = None if leader is None else self.previous.get(leader.name)
-        if leader_before is not None and self.missing(tree, leader_before.domains) is not None:
-            return None
-        had = sum(count for _, count in before.domains)
-        more = workers.count - had
-        if had % ask.request.size or (more <= 0 and leader is not None and leader_before is None):
-            return None
-        kept = cut(before.domains, workers.count)
-        self.charge_domains(tree, workers, kept)
-        if leader is not None and leader_before is not None:
-            self.charge_domains(tree, leader, leader_before.domains)
-        if more > 0:
-            only = None if leader_before is not None else leader
-            found = self.search(replace(ask, leader=only, count=more, beside_kept=True))
-            if isinstance(found, NoPlacement):
-                return found
-            added = self.charge(tree, workers, found.leaves, found.pods)
-            kept = merge(tree, kept, added.domains)
-            before = replace(before, fallback=found.fallback)
-            if leader is not None and leader_before is None:
-                leader_before = self.charge_leader(tree, leader, found.leader)
-        placement = replace(before, flavor=self.flavor, domains=kept)
-        return placement, placement if leader_before is None else replace(leader_before, flavor=self.flavor)
 
 
 def _allowed(present: Bools, masked: Mask | None) -> Bools:

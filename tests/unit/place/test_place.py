@@ -368,8 +368,8 @@ def test_a_lone_pod_keeps_its_node() -> None:
     current = held(world, "b0-r0-n0")
     lone = Replacement("b0-r0-n0", {"main": current}, lone_pod=True)
     assert place(world, "gpu", [workers(1)], replacement=lone) == [current]
-    moves = PlaceOptions(keep_lone_pods=False)
-    assert places(place(world, "gpu", [workers(1)], replacement=lone, options=moves)) == {"b0-r0-n1": 1}
+    moves = replace(lone, lone_pod=False)
+    assert places(place(world, "gpu", [workers(1)], replacement=moves)) == {"b0-r0-n1": 1}
 
 
 def test_a_lost_node_is_not_its_own_replacement() -> None:
@@ -465,23 +465,6 @@ def test_slices_between_the_lost_and_the_innermost_layer_stay_whole() -> None:
     assert (failed.needed, failed.fits, failed.slice_size) == (1, 0, 4)
     world.set_node(node("e", labels={"zone": "z", BLOCK: "x", RACK: "3"}, allocatable={GPU: 4, "pods": "9"}))
     assert places(place(world, "gpu", wish, replacement=lost)) == {"a": 4, "d": 2, "e": 2}
-
-
-# --- scaled
-
-
-def test_a_scaled_pod_set_keeps_its_places() -> None:
-    world = racks(3)
-    options = PlaceOptions(elastic=True)
-    before = {"main": Placement("main", "gpu", (HOSTNAME,), ((("b0-r0-n1",), 1), (("b0-r0-n2",), 1)))}
-    more = place(world, "gpu", [workers(3)], options=options, previous=before)
-    assert places(more) == {"b0-r0-n0": 1, "b0-r0-n1": 1, "b0-r0-n2": 1}
-    fewer = place(world, "gpu", [workers(1)], options=options, previous=before)
-    assert places(fewer) == {"b0-r0-n1": 1}
-    assert refused(place(world, "gpu", [workers(4)], options=options, previous=before)).fits == 1
-    world.delete_node("b0-r0-n2")
-    afresh = place(world, "gpu", [workers(2)], options=options, previous=before)
-    assert places(afresh) == {"b0-r0-n0": 1, "b0-r0-n1": 1}
 
 
 # --- other algorithms

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 
 from serried.api.kueue import AdmissionCheckState, ClusterQueue, ReclaimablePod, Workload
-from serried.api.names import SLICE_REPLACES
 from serried.schedule.engine import Engine
 from serried.schedule.types.decisions import Admit
 from tests.unit.schedule.objects import (
@@ -184,22 +183,6 @@ def test_who_could_preempt_for_quota_but_has_no_place_waits_for_nodes_too() -> N
     assert story.cycle()[:2] == ([], [])
     given.delete_workload((NS, "stranger"))
     assert [e.key[1] for e in story.cycle()[1]] == ["low"]
-
-
-def test_a_slice_is_bound_to_the_flavor_of_the_one_before_it_only_as_long_as_that_is_there() -> None:
-    given = engine(flavor("a"), flavor("b"), cluster_queue(flavors={"a": {"cpu": 8}, "b": {"cpu": 6}}), local_queue())
-    feed(given, workload("holder", cpu=8))
-    feed(given, workload("old", cpu=6, created=1))
-    assert run(given) == ["holder", "old"]
-    new = workload("new", cpu=7, created=2)
-    new.metadata.annotations = {SLICE_REPLACES: f"{NS}/old"}
-    feed(given, new)
-    assert run(given) == []
-    given.delete_workload((NS, "holder"))
-    assert run(given) == []
-    assert told(given, "new")[0] == "ExceedsMaxQuota"
-    given.delete_workload((NS, "old"))
-    assert run(given) == ["new"]
 
 
 def test_what_is_a_queues_own_is_not_taken_for_the_sake_of_nodes() -> None:

@@ -303,24 +303,6 @@ def test_under_strict_fifo_who_is_first_by_usage_holds_back_the_others() -> None
     assert run(given) == ["b2", "a1"]
 
 
-def test_a_slice_takes_the_place_of_the_one_before() -> None:
-    given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}), local_queue())
-    first = workload("s1", pod_set(8, cpu=1))
-    feed(given, first)
-    (admit,) = given.cycle(at(0)).decisions
-    given.set_workload(with_admission(first, admit.admission))
-    second = workload("s2", pod_set(10, cpu=1), created=1)
-    second.metadata.annotations = {"kueue.x-k8s.io/workload-slice-replacement-for": f"{NS}/s1"}
-    feed(given, second)
-    cycle = given.cycle(at(0))
-    assert [d.key[1] for d in cycle.decisions] == ["s2"]
-    assert [(f.key[1], f.reason) for f in cycle.finishes] == [("s1", "WorkloadSliceReplaced")]
-    given.validate()
-    given.withdraw((NS, "s2"))
-    given.validate()
-    assert run(given) == ["s2"]
-
-
 def test_a_workload_that_backs_off_is_looked_at_when_its_time_comes() -> None:
     given = engine(flavor("f"), cluster_queue(flavors={"f": {"cpu": 10}}), local_queue())
     body = msgspec.to_builtins(workload("w", cpu=4))

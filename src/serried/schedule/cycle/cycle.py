@@ -18,11 +18,11 @@ from serried.schedule.state.records import ClusterQueueState
 from serried.schedule.state.routing import end_backoff
 from serried.schedule.state.state import State
 from serried.schedule.state.unschedulable import report_arrivals, take_changes
-from serried.schedule.types.decisions import Admit, Cycle, Evict, Finish, Wait
+from serried.schedule.types.decisions import Admit, Cycle, Evict, Wait
 from serried.schedule.types.moment import Moment
 from serried.schedule.types.workload import Order, key_of
 
-__all__ = ["Admit", "Cycle", "Evict", "Finish", "Wait", "run_cycle"]
+__all__ = ["Admit", "Cycle", "Evict", "Wait", "run_cycle"]
 
 
 def run_cycle(state: State, now: datetime, limit: int, spent: Callable[[], bool]) -> Cycle:
@@ -79,7 +79,7 @@ def end(turn: Turn) -> Cycle:
     waits = [Wait(key, reason) for key, reason in state.outbox.items()]
     state.outbox.clear()
     more = bool(state.requeue.queues or state.requeue.workloads)
-    return Cycle(turn.admits, waits, more=more, evictions=turn.evictions, finishes=turn.finishes)
+    return Cycle(turn.admits, waits, more=more, evictions=turn.evictions)
 
 
 def heads(state: State) -> list[tuple[Order, ClusterQueueState]]:

@@ -11,8 +11,8 @@ import msgspec
 from serried.api.meta import Key
 from serried.api.names import PendingReason
 from serried.schedule.cycle.nominate import Nomination, nominate, remove
-from serried.schedule.cycle.reason_text import reason_of
-from serried.schedule.flavors.assigner import Rules, attempts_of
+from serried.schedule.cycle.reason_text import attempts_of, reason_of
+from serried.schedule.flavors.assigner import Rules
 from serried.schedule.flavors.assignment import Attempt
 from serried.schedule.state.records import ClusterQueueState, Record, WorkloadState
 from serried.schedule.state.state import State
@@ -20,6 +20,7 @@ from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.moment import Moment
 from serried.schedule.types.reasons import Reason
+from serried.schedule.types.refusals import RefusalKind
 from serried.schedule.types.workload import Order, key_of
 
 _AHEAD_NAMED = 5
@@ -106,11 +107,11 @@ def _explain(state: State, key: Key, now: datetime, missing: Sequence[str]) -> E
     queue = state.cluster_queues[record.cluster_queue]
     moment = Moment(now)
     outcome = nominate(state, queue, info, moment)
-    attempts: Sequence[Attempt] = attempts_of(outcome.assignment)
-    if _layer(outcome) == "quota" and not _never(outcome):
+    attempts: Sequence[Attempt] = attempts_of(state, queue, outcome.assignment)
+    if _waits_for_quota(outcome):
         # Quota is looked at first; what the nodes say is worth knowing, too, above all when they say never.
         otherwise = nominate(state, queue, info, moment, rules=Rules(as_if_unused=True))
-        attempts = _joined(attempts, attempts_of(otherwise.assignment))
+        attempts = _joined(attempts, attempts_of(state, queue, otherwise.assignment))
         if _never(otherwise):
             outcome = otherwise
     position, ahead = _ahead(state, queue, info.order)
@@ -147,7 +148,7 @@ def _reason(state: State, queue: ClusterQueueState, record: Record, outcome: Nom
     if holder is not None:
         return wording.behind(queue.name, "/".join(key_of(holder)), queue.pending.position(record.info.order))
     if not outcome.fits:
-        return reason_of(queue, outcome)
+        return reason_of(state, queue, outcome)
     return Reason(
         layer="queue",
         code=PendingReason.PENDING_EVALUATION,
@@ -161,9 +162,9 @@ def _never(outcome: Nomination) -> bool:
     return furthest is not None and furthest[1].kind.never
 
 
-def _layer(outcome: Nomination) -> str:
+def _waits_for_quota(outcome: Nomination) -> bool:
     furthest = None if outcome.fits else outcome.assignment.furthest()
-    return "" if furthest is None else furthest[1].reason().layer
+    return furthest is not None and furthest[1].kind == RefusalKind.WAITS_QUOTA
 
 
 def _joined(attempts: Sequence[Attempt], as_if_unused: Sequence[Attempt]) -> list[Attempt]:

@@ -15,7 +15,7 @@ from serried.model.requests import PodSetRequest
 from serried.place.topology_request import layers_of
 from serried.quota.quotas import FlavorResource
 from serried.schedule.flavors.assigner import NO_RULES, Oracle, Rules, assign
-from serried.schedule.flavors.assignment import Assignment, Fit, RefusalKind
+from serried.schedule.flavors.assignment import Assignment, Fit
 from serried.schedule.flavors.flavor_topology import find_places, nodes_now, placed_choices, places_now
 from serried.schedule.preemption.candidates import PreemptionRequest, Target, all_candidates
 from serried.schedule.preemption.search import find_targets
@@ -24,6 +24,7 @@ from serried.schedule.state.records import ClusterQueueState, Record
 from serried.schedule.state.state import State
 from serried.schedule.types.changed import Changed
 from serried.schedule.types.moment import Moment
+from serried.schedule.types.refusals import RefusalKind
 from serried.schedule.types.workload import WorkloadInfo
 
 #: A pod set that has no place in a flavor is tried in the next one; so many times at most.
@@ -37,8 +38,6 @@ class Nomination:
     assignment: Assignment
     pod_sets: tuple[PodSetRequest, ...]
     targets: list[Target]
-    #: an earlier slice, whose place it takes
-    replaces: Record | None = None
 
     @property
     def fits(self) -> bool:
@@ -57,28 +56,7 @@ def nominate(
     that is possible, else with as many as possible."""
     if start:
         rules = replace(rules, start=start)
-    old = slice_before(state, queue, info)
-    if old is None or old.reservation is None:
-        return with_most(info, lambda pod_sets: _best(state, queue, info, pod_sets, moment, rules))
-    # It has the flavors of the slice that it replaces, and what that has counts as free.
-    has: dict[str, tuple[Mapping[str, str], Mapping[str, int]]] = {
-        a.name: (a.flavors, {}) for a in old.reservation.admission.pod_set_assignments
-    }
-    mark = state.journal.checkpoint()
-    remove(state, old)
-    rules = replace(rules, replaced=has)
-    found = with_most(info, lambda pod_sets: _best(state, queue, info, pod_sets, moment, rules))
-    state.journal.rollback(mark)
-    found.replaces = old
-    return found
-
-
-def slice_before(state: State, queue: ClusterQueueState, info: WorkloadInfo) -> Record | None:
-    """The workload that this one replaces, if it still holds quota of the same ClusterQueue."""
-    record = state.workloads.get(info.replaces) if info.replaces is not None else None
-    if record is None or record.reservation is None or record.preempted_by is not None:
-        return None
-    return record if record.reservation.cluster_queue == queue.name else None
+    return with_most(info, lambda pod_sets: _best(state, queue, info, pod_sets, moment, rules))
 
 
 def remove(state: State, record: Record) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from serried.api.assignment import AssignmentError
-from serried.api.names import EvictedReason, FinishedReason
+from serried.api.names import EvictedReason
 from serried.api.problem import Problem
 from serried.schedule.cycle.admission import Grant, to_reservation
 from serried.schedule.cycle.nominate import nominate, takes
@@ -14,7 +14,7 @@ from serried.schedule.cycle.order import Entry
 from serried.schedule.cycle.reason_text import preemption_message, reason_of
 from serried.schedule.cycle.second_pass import Eviction, second_pass
 from serried.schedule.flavors.assigner import Rules
-from serried.schedule.flavors.assignment import Assignment, Fit, RefusalKind
+from serried.schedule.flavors.assignment import Assignment, Fit
 from serried.schedule.state import transitions
 from serried.schedule.state.pending_queue import Scan, Unschedulable
 from serried.schedule.state.records import ClusterQueueState, Promise, Record
@@ -22,8 +22,9 @@ from serried.schedule.state.state import State
 from serried.schedule.state.unschedulable import block, pause
 from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
-from serried.schedule.types.decisions import Admit, Evict, Finish
+from serried.schedule.types.decisions import Admit, Evict
 from serried.schedule.types.moment import Moment
+from serried.schedule.types.refusals import RefusalKind
 from serried.schedule.types.workload import Order
 
 
@@ -35,7 +36,6 @@ class Turn:
         self.moment = moment
         self.admits: list[Admit] = []
         self.evictions: list[Evict] = []
-        self.finishes: list[Finish] = []
 
     # --- those that hold quota, or were promised some
 
@@ -133,7 +133,7 @@ class Turn:
         }
         furthest = found.furthest()
         never = furthest is not None and furthest[1].kind.never
-        unschedulable = Unschedulable(reason_of(queue, entry.found), found.blocked_on, never)
+        unschedulable = Unschedulable(reason_of(self.state, queue, entry.found), found.blocked_on, never)
         if furthest is not None and furthest[1].kind == RefusalKind.WAITS_QUOTA and (hopeless := self.hopeless(entry)):
             unschedulable = hopeless
         scan = queue.pending.scan(order)
@@ -163,7 +163,9 @@ class Turn:
         furthest = None if found.fits else found.assignment.furthest()
         if furthest is None or not furthest[1].kind.never:
             return None
-        return Unschedulable(reason_of(entry.queue, found), Changed.NODES | found.assignment.blocked_on, never=True)
+        return Unschedulable(
+            reason_of(state, entry.queue, found), Changed.NODES | found.assignment.blocked_on, never=True
+        )
 
     def admit(self, entry: Entry) -> None:
         """It gets what was found for it."""
@@ -175,15 +177,7 @@ class Turn:
             reason = wording.misconfigured(problem)
             block(state, queue, record.info.order, Unschedulable(reason, Changed.NODES, never=True))
             return
-        old = found.replaces
-        transitions.admit(state, record, grant.reservation, old)
-        if old is not None:
-            uid, job = record.info.uid, record.info.job_uid
-            message = (
-                f"Replaced to accommodate a workload (UID: {uid}, JobUID: {job}) due to workload slice aggregation"
-            )
-            why = FinishedReason.SLICE_REPLACED
-            self.finishes.append(Finish(old.info.key, old.info.uid, old.resource_version, why, message))
+        transitions.admit(state, record, grant.reservation)
         self.moment.moved()
         state.fair_usage.count(record.info.queue, grant.reservation.usage)
         self._grant(record, grant)
@@ -214,7 +208,7 @@ class Turn:
         victims = tuple(target.record.info.key for target in found.targets)
         usage, placements = takes(found.assignment), found.assignment.placements
         promise = Promise(usage, placements, found.pod_sets, entry.queue.name, set(victims), victims)
-        reason = wording.waits_for_victims(reason_of(entry.queue, found), victims)
+        reason = wording.waits_for_victims(reason_of(state, entry.queue, found), victims)
         transitions.promise(state, record, promise, Unschedulable(reason, Changed.VICTIMS, never=False))
         self.moment.moved()
 

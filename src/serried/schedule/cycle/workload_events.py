@@ -136,10 +136,6 @@ def withdraw(state: State, key: Key) -> None:
         return
     state.fair_usage.count(record.info.queue, record.reservation.usage, -1)
     route(state, record)
-    replaced = state.workloads.get(record.info.replaces) if record.info.replaces is not None else None
-    if replaced is not None and replaced.preempted_by == key:
-        transitions.refuse_eviction(state, replaced)
-        look_again(state, replaced)
 
 
 def withdraw_eviction(state: State, key: Key) -> None:

@@ -8,36 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from heapq import nsmallest
+from functools import lru_cache
 
-from serried.api.kueue import FlavorFungibility
+from serried.api.kueue import FlavorFungibility, ResourceFlavor
 from serried.api.names import PendingReason
-from serried.api.quantity import format_quantity
 from serried.model.requests import PodSetRequest
 from serried.quota.ledger import Shortage
 from serried.quota.quotas import FlavorResource, Group
 from serried.schedule.flavors.assignment import (
     SEVERITY,
     Assignment,
-    Attempt,
     Choice,
     Fit,
     PodSetChoice,
-    Refusal,
-    RefusalKind,
     Tried,
 )
 from serried.schedule.flavors.flavor_topology import topology_mismatch
 from serried.schedule.state.records import ClusterQueueState
 from serried.schedule.state.state import State
-from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
-from serried.schedule.types.label_match import flavor_mismatch, mismatch_text
+from serried.schedule.types.label_match import flavor_mismatch
 from serried.schedule.types.options import Options
+from serried.schedule.types.refusals import (
+    BadRequest,
+    Cause,
+    FlavorNotFound,
+    NotCovered,
+    QuotaShort,
+    Refusal,
+    RefusalKind,
+)
 from serried.schedule.types.workload import total_requests
-
-_HOLDERS_NAMED = 3
 
 #: (flavor and resource, amount) → what preemption could do, and the borrowing level afterwards.
 Oracle = Callable[[FlavorResource, int], tuple[Fit, int]]
@@ -51,12 +52,6 @@ class Rules:
     start: Mapping[tuple[int, str], int] = field(default_factory=dict)
     #: (pod set, flavor): not to be used, since it has no place there
     excluded: frozenset[tuple[str, str]] = frozenset()
-    #: flavors that may be used; None: all
-    allowed: frozenset[str] | None = None
-    #: pod set → resource → the flavor it has to have
-    nominated: Mapping[str, Mapping[str, str]] | None = None
-    #: pod set → what it has already: flavors, and amounts to be taken off its needs
-    replaced: Mapping[str, tuple[Mapping[str, str], Mapping[str, int]]] = field(default_factory=dict)
     #: quota that others use counts as free
     as_if_unused: bool = False
     #: the places do not matter, so the best ones need not be searched for
@@ -72,13 +67,13 @@ def assign(
     pod_sets: Sequence[PodSetRequest],
     oracle: Oracle,
     rules: Rules = NO_RULES,
+    scan: Callable[..., FlavorScan] | None = None,
 ) -> Assignment:
     """Flavors for these pod sets, one after the other (those of one group together), each seeing what the earlier ones
-    took. Stops at the first that gets none. Charges nothing."""
+    took. Stops at the first that gets none. Charges nothing. `scan`: a scan with further rules."""
     result = Assignment()
     for unit in _units(pod_sets):
-        scan = _Scan(state, queue, pod_sets, unit, oracle, rules, result)
-        if not scan.run():
+        if not (scan or FlavorScan)(state, queue, pod_sets, unit, oracle, rules, result).run():
             break
     return result
 
@@ -101,8 +96,8 @@ def visiting_order(resource: str) -> int:
     return value
 
 
-class _Scan:
-    """The flavors of one unit of pod sets."""
+class FlavorScan:
+    """The scan of the flavors for one unit of pod sets."""
 
     def __init__(
         self,
@@ -123,10 +118,9 @@ class _Scan:
             # It asks for nothing, but still needs a flavor: for its nodes.
             self.totals[0][queue.quotas.groups[0].resources[0]] = 0
         self.needed: dict[str, int] = {}
-        for pod_set, total in zip(self.pod_sets, self.totals, strict=True):
-            _, has = rules.replaced.get(pod_set.name, ({}, {}))
+        for total in self.totals:
             for resource, amount in total.items():
-                self.needed[resource] = self.needed.get(resource, 0) + amount - has.get(resource, 0)
+                self.needed[resource] = self.needed.get(resource, 0) + amount
         self.tried: dict[str, Tried] = {}
         self.refusals: list[Refusal] = []
         #: the best failure of each resource group
@@ -201,14 +195,13 @@ class _Scan:
         index, last = -1, len(group.flavors) - 1
         for index in range(self.rules.start.get((self.unit[0], first), 0), len(group.flavors)):
             flavor = group.flavors[index]
-            skipped = self._skipped(flavor, first)
-            if skipped is not None:
-                refusals.append(skipped)
+            if (cause := self.skipped(flavor, first)) is not None:
+                refusals.append(Refusal(RefusalKind.MISMATCH, self.name, cause))
                 continue
             tried = Tried(flavor)
             mismatch = self._mismatch(flavor, resources)
             if mismatch is not None:
-                tried.mode, tried.no_fit, tried.refusals = Fit.NO_FIT, _reason_of(mismatch.kind), [mismatch]
+                tried.mode, tried.no_fit, tried.refusals = Fit.NO_FIT, PendingReason.NO_MATCHING_FLAVOR, [mismatch]
                 choices: dict[str, Choice] = {}
             else:
                 choices = self._try(flavor, resources, tried)
@@ -238,35 +231,28 @@ class _Scan:
             choice.mode = choice.mode.answer
         return best[1], refusals
 
-    def _skipped(self, flavor: str, resource: str) -> Refusal | None:
-        """Why a flavor is passed over without being looked at."""
-        allowed, nominated = self.rules.allowed, self.rules.nominated
-        text = ""
-        if allowed is not None and flavor not in allowed:
-            text = f"skipping flavor {flavor} due to WorkloadAllowedResourceFlavorAnnotation annotation"
-        elif nominated is not None and nominated.get(self.name, {}).get(resource) != flavor:
-            text = f"skipping flavor {flavor} as it is not found in the nomination mapping for resource {resource}"
-        return self._no_flavor(text, text, self.name) if text else None
+    def skipped(self, flavor: str, resource: str) -> Cause | None:
+        """Why a flavor is passed over without being looked at; None: it is not."""
+        return None
 
     def _mismatch(self, flavor: str, resources: Sequence[str]) -> Refusal | None:
         """Why the pod sets may not use the flavor at all, whatever is free in it."""
         found = self.state.flavors.get(flavor)
         if found is None:
-            text = f"flavor {flavor} not found"
-            return self._no_flavor(text, text, self.name)
+            return Refusal(RefusalKind.MISMATCH, self.name, FlavorNotFound(flavor))
         for i, pod_set in zip(self.unit, self.pod_sets, strict=True):
-            has, _ = self.rules.replaced.get(pod_set.name, ({}, {}))
-            original = next((has[r] for r in resources if r in has), flavor)
-            if original != flavor:
-                text = f"could not assign {flavor} flavor since the original workload is assigned: {original}"
-                return self._no_flavor(text, text, pod_set.name)
-            refusal = topology_mismatch(self.state, self.queue, i, pod_set, found, alone=self._alone)
-            if refusal is not None:
-                return refusal
-            detail = flavor_mismatch(pod_set, found, found.spec.node_labels.keys())
-            if detail:
-                return self._no_flavor(mismatch_text(pod_set, found), detail, pod_set.name)
+            cause = self.mismatch(i, pod_set, found, resources)
+            if cause is not None:
+                kind = RefusalKind.BAD_REQUEST if isinstance(cause, BadRequest) else RefusalKind.MISMATCH
+                return Refusal(kind, pod_set.name, cause)
         return None
+
+    def mismatch(
+        self, index: int, pod_set: PodSetRequest, flavor: ResourceFlavor, resources: Sequence[str]
+    ) -> Cause | None:
+        """Why a pod set may not use a flavor for these resources; None: it may."""
+        cause = topology_mismatch(self.state, self.queue, index, pod_set, flavor, alone=self._alone)
+        return cause or flavor_mismatch(pod_set, flavor, flavor.spec.node_labels.keys())
 
     @property
     def _alone(self) -> bool:
@@ -296,14 +282,16 @@ class _Scan:
         most = node.potential(fr)
         if value > most:
             tried.no_fit = PendingReason.EXCEEDS_MAX_QUOTA
-            tried.refusals.append(self._short(RefusalKind.NEVER_QUOTA, fr, amount, before, most, most))
+            short = QuotaShort(fr[0], Shortage(fr, amount, before, most, most))
+            tried.refusals.append(Refusal(RefusalKind.NEVER_QUOTA, self.name, short))
             return Fit.NO_FIT, 0
         available = most if self.rules.as_if_unused else max(0, node.available(fr))
         borrow, has_outside = node.lowest_fit(fr, value)
         if value <= available:
             return Fit.FIT, borrow
         self.result.blocked_on |= Changed.RELEASED
-        tried.refusals.append(self._short(RefusalKind.WAITS_QUOTA, fr, amount, before, available, most))
+        short = QuotaShort(fr[0], Shortage(fr, amount, before, available, most))
+        tried.refusals.append(Refusal(RefusalKind.WAITS_QUOTA, self.name, short))
         if node.quotas.nominal.get(fr, 0) >= value or has_outside or self._preempts_while_borrowing:
             return self.oracle(fr, value)
         tried.no_fit = PendingReason.WAITING_FOR_QUOTA
@@ -315,35 +303,9 @@ class _Scan:
         someone = policy.reclaim_within_cohort != "Never" or policy.within_cluster_queue != "Never"
         return policy.borrow_within_cohort.policy != "Never" or (self.state.fair_sharing is not None and someone)
 
-    # --- refusals
-
-    def _no_flavor(self, text: str, detail: str, pod_set: str) -> Refusal:
-        return Refusal(RefusalKind.MISMATCH, text, partial(wording.no_flavor, pod_set, self.queue.name, [detail]))
-
     def _not_covered(self, resource: str) -> Refusal:
-        covered = [r for group in self.queue.quotas.groups for r in group.resources]
-        text = f"resource {resource} unavailable in ClusterQueue"
-        amount = self.needed[resource]
-        reason = partial(wording.not_covered, self.name, self.queue.name, resource, amount, covered)
-        return Refusal(RefusalKind.NEVER_QUOTA, text, reason)
-
-    def _short(
-        self, rank: RefusalKind, fr: FlavorResource, amount: int, before: int, available: int, most: int
-    ) -> Refusal:
-        show = partial(format_quantity, fr[1])
-        if rank == RefusalKind.NEVER_QUOTA:
-            text = (
-                f"insufficient quota for {fr[1]} in flavor {fr[0]}, previously considered podsets requests "
-                f"({show(before)}) + current podset request ({show(amount)}) > maximum capacity ({show(most)})"
-            )
-        else:
-            more = show(before + amount - available)
-            text = f"insufficient unused quota for {fr[1]} in flavor {fr[0]}, {more} more needed"
-        short = Shortage(fr, amount, before, available, most)
-        state, queue, name = self.state, self.queue.name, self.name
-        return Refusal(
-            rank, text, lambda: wording.lacks_quota(name, queue, short, _holders(state, queue, short.fr)), fr[0]
-        )
+        covered = tuple(r for group in self.queue.quotas.groups for r in group.resources)
+        return Refusal(RefusalKind.NEVER_QUOTA, self.name, NotCovered("", resource, self.needed[resource], covered))
 
 
 def _charged(state: State, queue: ClusterQueueState, pod_set: PodSetRequest) -> dict[str, int]:
@@ -395,48 +357,3 @@ def _ends_scan(fungibility: FlavorFungibility, mode: Fit, borrow: int) -> bool:
     if mode < Fit.FIT and fungibility.when_can_preempt == "TryNextFlavor":
         return False
     return not (borrow > 0 and fungibility.when_can_borrow == "TryNextFlavor")
-
-
-def _reason_of(rank: RefusalKind) -> str:
-    return PendingReason.NO_MATCHING_FLAVOR if rank <= RefusalKind.BAD_REQUEST else PendingReason.EXCEEDS_MAX_QUOTA
-
-
-def attempts_of(found: Assignment) -> list[Attempt]:
-    """The flavors that were looked at, in words."""
-    units = {id(choice.tried): choice for choice in reversed(found.pod_sets)}
-    return [_attempt(choice, t) for choice in reversed(units.values()) for t in choice.tried.values()]
-
-
-def _attempt(choice: PodSetChoice, tried: Tried) -> Attempt:
-    name = choice.pod_set.name
-    match = next((r for r in tried.refusals if r.kind <= RefusalKind.BAD_REQUEST), None)
-    quota = next((r for r in tried.refusals if r.kind > RefusalKind.BAD_REQUEST), None)
-    place = None
-    if any(c.flavor == tried.flavor for c in choice.flavors.values()):
-        place = next((r for r in choice.refusals if r.kind in (RefusalKind.WAITS_PLACE, RefusalKind.NEVER_PLACE)), None)
-
-    def words(refusal: Refusal | None) -> str:
-        return "" if refusal is None else refusal.reason().message.removeprefix(wording.opening(name))
-
-    return Attempt(name, tried.flavor, match=words(match), quota=words(quota), topology=words(place))
-
-
-def _holders(state: State, queue: str, fr: FlavorResource) -> str:
-    """Who holds most of a flavor's resource, in words."""
-    known = state.index.top_holders.setdefault(queue, {})
-    if fr not in known:
-        known[fr] = _top_holders(state, queue, fr)
-    return known[fr]
-
-
-def _top_holders(state: State, queue: str, fr: FlavorResource) -> str:
-    reservation = []
-    for key in state.index.holders.get(queue, ()):
-        held = state.workloads[key].reservation
-        amount = held.usage.get(fr, 0) if held else 0
-        if amount:
-            reservation.append((-amount, key))
-    named = nsmallest(_HOLDERS_NAMED, reservation)
-    words = [f"{'/'.join(key)} ({format_quantity(fr[1], -amount)})" for amount, key in named]
-    more = len(reservation) - len(named)
-    return ", ".join(words) + (f" and {more} more" if more else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -13,7 +13,7 @@ from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
 from serried.quota.quotas import FlavorResource
 from serried.schedule.types.changed import Changed
-from serried.schedule.types.reasons import Reason
+from serried.schedule.types.refusals import Cause, Refusal, RefusalKind
 
 
 class Fit(IntEnum):
@@ -37,22 +37,6 @@ class Fit(IntEnum):
         return {Fit.NO_FIT: "NoFit", Fit.FIT: "Fit"}.get(self, "Preempt")
 
 
-class RefusalKind(IntEnum):
-    """How far an attempt came. The one that came furthest is the reason told."""
-
-    MISMATCH = 0
-    BAD_REQUEST = 1
-    NEVER_QUOTA = 2
-    NEVER_PLACE = 3
-    WAITS_QUOTA = 4
-    WAITS_PLACE = 5
-
-    @property
-    def never(self) -> bool:
-        """Whether it cannot fit on the quota and nodes there are, even if all were free."""
-        return self < RefusalKind.WAITS_QUOTA
-
-
 #: The reasons of QuotaReserved=False that an assignment can end with, least severe first.
 SEVERITY = (
     "",
@@ -61,18 +45,6 @@ SEVERITY = (
     PendingReason.EXCEEDS_MAX_QUOTA,
     PendingReason.NO_MATCHING_FLAVOR,
 )
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """What stands against one flavor."""
-
-    kind: RefusalKind
-    #: as Kueue words it
-    text: str
-    #: the long form with numbers, made only if it is told
-    reason: Callable[[], Reason]
-    flavor: str = ""
 
 
 @dataclass
@@ -106,7 +78,7 @@ class Tried:
         found = [p for p in (self.possibility, other.possibility) if p is not None]
         self.possibility = min(found, default=None)
         self.no_fit = max(self.no_fit, other.no_fit, key=SEVERITY.index)
-        self.refusals += [r for r in other.refusals if r.text not in {s.text for s in self.refusals}]
+        self.refusals += [r for r in other.refusals if r.cause not in [s.cause for s in self.refusals]]
 
 
 class Attempt(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -129,8 +101,8 @@ class PodSetChoice:
     requests: Mapping[str, int]
     flavors: dict[str, Choice] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
-    #: a topology that cannot be worked with, as Kueue words it
-    error: str = ""
+    #: why no topology can be worked with
+    error: Cause | None = None
     tried: dict[str, Tried] = field(default_factory=dict)
     placement: Placement | None = None
     #: its place is named later, when its admission checks are ready
@@ -141,7 +113,7 @@ class PodSetChoice:
 
     @property
     def mode(self) -> Fit:
-        if self.error:
+        if self.error is not None:
             return Fit.NO_FIT
         if not self.flavors:
             return Fit.NO_FIT if self.refusals else Fit.FIT
@@ -199,7 +171,9 @@ class Assignment:
         failed = [p for p in self.pod_sets if p.mode < Fit.FIT] or self.pod_sets
         found = []
         for p in failed:
-            refusals = [r for r in p.refusals if not (r.kind == RefusalKind.WAITS_QUOTA and r.flavor in p.hopeless)]
+            refusals = [
+                r for r in p.refusals if not (r.kind == RefusalKind.WAITS_QUOTA and r.cause.flavor in p.hopeless)
+            ]
             if refusals:
                 found.append((p, max(refusals, key=lambda r: r.kind)))
         # One flavor is enough for a pod set, but all pod sets are needed: if one can never fit, no other need wait.

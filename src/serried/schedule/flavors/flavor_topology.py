@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from serried.api.core import Toleration
 from serried.api.kueue import ResourceFlavor
@@ -14,12 +13,22 @@ from serried.model.requests import PodSetRequest
 from serried.place.place import nodes_for, place
 from serried.place.result import NoPlacement
 from serried.place.topology_request import check_topology_request
-from serried.schedule.flavors.assignment import Assignment, Fit, PodSetChoice, Refusal, RefusalKind
+from serried.schedule.flavors.assignment import Assignment, Fit, PodSetChoice
 from serried.schedule.state.admission_checks import delays_places, required_checks
 from serried.schedule.state.records import ClusterQueueState
 from serried.schedule.state.state import State
-from serried.schedule.types import wording
 from serried.schedule.types.changed import Changed
+from serried.schedule.types.refusals import (
+    BadRequest,
+    Cause,
+    NoPlace,
+    NoTopologyChosen,
+    Refusal,
+    RefusalKind,
+    SeveralTopologies,
+    TopologyOnly,
+    WithoutTopology,
+)
 from serried.schedule.types.workload import WorkloadInfo
 
 
@@ -31,39 +40,27 @@ def topology_mismatch(
     flavor: ResourceFlavor,
     *,
     alone: bool,
-) -> Refusal | None:
+) -> Cause | None:
     """Why the topology of a flavor, or that it has none, keeps a pod set from using it.
 
     `alone`: all its resources come from this flavor. If not, the topology may be that of another of its flavors.
     """
     name = flavor.metadata.name
-    wish = pod_set.topology
     if not has_topology_request(pod_set):
-        if flavor.spec.topology_name and not queue.topology_only:
-            text = f'Flavor "{name}" supports only TopologyAwareScheduling'
-            detail = f"flavor {name} is only for pods with a topology request"
-            return _no_flavor(queue, pod_set, text, detail)
-        return None
+        return TopologyOnly(name) if flavor.spec.topology_name and not queue.topology_only else None
     if not flavor.spec.topology_name and (not alone or not (queue.has_topology or pod_set.bound_by_us)):
         return None
     levels = state.world.levels(name, bound_by_us=pod_set.bound_by_us)
     if not levels:
-        return no_topology(queue, pod_set, [name])
-    for problem in check_topology_request(wish, levels, pod_set.count):
-        problem = problem._replace(field=f"spec.podSets[{index}].{problem.field}")
-        bad = partial(wording.bad_request, pod_set.name, name, problem)
-        return Refusal(RefusalKind.BAD_REQUEST, f'Flavor "{name}" does not contain the requested level', bad)
+        return WithoutTopology(name)
+    for problem in check_topology_request(pod_set.topology, levels, pod_set.count):
+        return BadRequest(name, problem._replace(field=f"spec.podSets[{index}].{problem.field}"))
     return None
 
 
 def has_topology_request(pod_set: PodSetRequest) -> bool:
     """Whether a pod set says anything about where its pods go (to name a group alone is not saying it)."""
     return pod_set.topology is not None
-
-
-def no_topology(queue: ClusterQueueState, pod_set: PodSetRequest, flavors: Sequence[str]) -> Refusal:
-    detail = f"flavor {', '.join(flavors)} has no topology, which the pods request"
-    return _no_flavor(queue, pod_set, f'Flavor "{flavors[0]}" does not support TopologyAwareScheduling', detail)
 
 
 def find_places(
@@ -80,7 +77,7 @@ def find_places(
         if not queue.has_topology and not choice.pod_set.bound_by_us and not has_topology_request(choice.pod_set):
             continue
         flavor = _flavor_of(state, queue, choice)
-        if choice.error:
+        if choice.error is not None:
             return
         if flavor and delays_places(state, required_checks(queue, [flavor])):
             choice.delayed = True
@@ -160,9 +157,7 @@ def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> 
     if len(with_topology) == 1:
         return with_topology[0]
     if with_topology:
-        choice.error = f"more than one TAS flavor assigned: {', '.join(sorted(with_topology))}"
-        detail = f"flavors {' and '.join(with_topology)} each have a topology, and a pod can be placed in one only"
-        _refuse(queue, choice, detail)
+        _refuse(choice, SeveralTopologies("", tuple(with_topology)))
         return ""
     if pod_set.bound_by_us:
         if flavors:
@@ -172,21 +167,16 @@ def _flavor_of(state: State, queue: ClusterQueueState, choice: PodSetChoice) -> 
             return first[0]
     if not choice.flavors and not choice.requests and not has_topology_request(pod_set) and not pod_set.bound_by_us:
         return ""
-    if queue.has_topology:
-        choice.error = "no TAS flavor assigned"
-    else:
-        choice.error = "workload requires Topology, but there is no TAS cache information"
-    names = ", ".join(flavors) or "(none)"
-    _refuse(queue, choice, f"flavor {names} has no topology, which the pods request")
+    _refuse(choice, NoTopologyChosen("", tuple(flavors), in_queue=queue.has_topology))
     return ""
 
 
-def _refuse(queue: ClusterQueueState, choice: PodSetChoice, detail: str) -> None:
-    reason = partial(wording.no_flavor, choice.pod_set.name, queue.name, [detail])
-    choice.refusals.append(Refusal(RefusalKind.MISMATCH, choice.error, reason))
+def _refuse(choice: PodSetChoice, cause: Cause) -> None:
+    choice.error = cause
+    choice.refusals.append(Refusal(RefusalKind.MISMATCH, choice.pod_set.name, cause))
 
 
-def _refuse_place(found: Assignment, flavor: str, result: NoPlacement, text: str, *, assume_empty: bool) -> None:
+def _refuse_place(found: Assignment, flavor: str, result: NoPlacement, *, assume_empty: bool) -> None:
     """Takes back what an assignment says of a pod set that has no place."""
     if assume_empty:
         result = replace(result, fits_when_empty=False, fits_empty=result.fits, best_domain_empty=result.best_domain)
@@ -202,11 +192,12 @@ def _refuse_place(found: Assignment, flavor: str, result: NoPlacement, text: str
         choice.no_fit = PendingReason.TOPOLOGY_PLACEMENT_FAILED
         if tried is not None:
             tried.mode, tried.no_fit = mode, choice.no_fit
+    cause = NoPlace(flavor, result)
     if not choice.flavors:
-        choice.error = text
-    if not any(r.text == text for r in choice.refusals) or not assume_empty:
+        choice.error = cause
+    if not assume_empty or not any(isinstance(r.cause, NoPlace) for r in choice.refusals):
         kind = RefusalKind.NEVER_PLACE if never else RefusalKind.WAITS_PLACE
-        choice.refusals.append(Refusal(kind, text, partial(wording.no_place, flavor, result)))
+        choice.refusals.append(Refusal(kind, choice.pod_set.name, cause))
 
 
 def _search(
@@ -216,7 +207,7 @@ def _search(
     *,
     assume_empty: bool,
     only_whether: bool,
-) -> tuple[str, NoPlacement, str] | None:
+) -> tuple[str, NoPlacement] | None:
     """Places all pod sets, flavor by flavor; the first failure, or None. The model is as it was before."""
     mark = state.journal.checkpoint()
     options = replace(state.place_options, optimal=False) if only_whether else state.place_options
@@ -225,11 +216,11 @@ def _search(
         for main, choices in groups.items():
             others, clash = _other_flavors(state, main, choices)
             if clash:
-                return main, NoPlacement(choices[0].pod_set.name, clash, field="spec.nodeLabels"), clash
+                return main, NoPlacement(choices[0].pod_set.name, clash, field="spec.nodeLabels")
             wanted = [_narrowed(p.pod_set, others) for p in choices]
             result = place(state.world, main, wanted, options=options, assume_empty=assume_empty)
             if isinstance(result, NoPlacement):
-                return main, result, result.message
+                return main, result
             for choice, placement in zip(choices, result, strict=True):
                 choice.placement = placement
             placed += result
@@ -263,7 +254,3 @@ def _narrowed(pod_set: PodSetRequest, others: Sequence[ResourceFlavor]) -> PodSe
         selector |= flavor.spec.node_labels
         tolerations += flavor.spec.tolerations
     return replace(pod_set, node_selector=selector, tolerations=tuple(tolerations))
-
-
-def _no_flavor(queue: ClusterQueueState, pod_set: PodSetRequest, text: str, detail: str) -> Refusal:
-    return Refusal(RefusalKind.MISMATCH, text, partial(wording.no_flavor, pod_set.name, queue.name, [detail]))

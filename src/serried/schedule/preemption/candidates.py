@@ -99,11 +99,9 @@ def candidates_in(
         order = candidate_order(state, request.queue, moment, request.prefers)
         info = request.info
         users = _users(state, queue, request, moment)
-        return sorted(
-            [(order(r), r) for r in users if may_preempt(policy, info, r.info) and r.info.key != info.replaces]
-        )
+        return sorted([(order(r), r) for r in users if may_preempt(policy, info, r.info)])
 
-    if request.prefers is not None or request.info.replaces is not None:
+    if request.prefers is not None:
         return find()
     since = request.info.queued_at if policy == "LowerOrNewerEqualPriority" else None
     of = (queue, request.queue, request.contested, request.short, policy, request.info.priority, since)

@@ -51,7 +51,6 @@ TABLE: Final[Mapping[str, tuple[frozenset[WorkloadState], frozenset[WorkloadStat
     "checks passed": (_RESERVING, _ADMITTED),
     "eviction decided": (_RESERVING | _ADMITTED, _LEAVING),
     "preempted": (HOLDS, _LEAVING),
-    "replaced": (HOLDS, _LEAVING),
     # The API server has refused a decision.
     "decision refused": (HOLDS, HOLDS),
     "eviction refused": (_LEAVING, HOLDS),
@@ -110,8 +109,6 @@ def queue(state: State, record: Record, cluster_queue: str, info: WorkloadInfo |
     found.pending.add(record.info.order, record.info.equivalence_class)
     found.unreported[record.info.order] = None
     state.requeue.activate(cluster_queue)
-    if record.info.replaces is not None:
-        state.index.set_successor(record.info.replaces, record.info.key, waits=True)
 
 
 def _list_as_waiting(state: State, record: Record) -> None:
@@ -147,8 +144,6 @@ def _leave_queue(state: State, record: Record) -> None:
         found.unreported.pop(record.info.order, None)
         # Under StrictFIFO whoever it held back may be next.
         state.requeue.activate(found.name)
-    if record.info.replaces is not None:
-        state.index.set_successor(record.info.replaces, record.info.key, waits=False)
     record.cluster_queue = ""
 
 
@@ -221,11 +216,9 @@ def _end_promise(state: State, record: Record, given: Promise) -> None:
 # --- getting quota and places
 
 
-def admit(state: State, record: Record, reservation: Reservation, replaces: Record | None = None) -> None:
-    """A cycle has decided that it gets this, in place of another workload if it `replaces` one."""
+def admit(state: State, record: Record, reservation: Reservation) -> None:
+    """A cycle has decided that it gets this."""
     _exit(state, record)
-    if replaces is not None:
-        _give_up(state, replaces, "replaced", record)
     record.info = replace(record.info, evicted=False)
     record.in_flight = InFlight("admission")
     _enter(state, record, reservation, "admission decided")
@@ -248,7 +241,6 @@ def _enter(state: State, record: Record, reservation: Reservation, what: str) ->
     state.ledger.charge(reservation.cluster_queue, reservation.usage)
     _hold(state, record, reservation.placements)
     state.journal.commit()
-    _wake_successors(state, record)
 
 
 def _held(record: Record) -> WorkloadState:
@@ -380,7 +372,6 @@ def hear_claims(state: State, record: Record, reservation: Reservation) -> None:
         state.ledger.charge(reservation.cluster_queue, reservation.usage)
         _hold(state, record, reservation.placements)
         state.journal.commit()
-    _wake_successors(state, record)
     state.released(before.cluster_queue)
     state.requeue.changed(Changed.NODES)
 
@@ -446,7 +437,6 @@ def _release(state: State, record: Record, reservation: Reservation) -> None:
     state.requeue.forget(key)
     _set_reservation(state, record, None)
     record.in_flight, record.missing = None, ()
-    _wake_successors(state, record)
     state.released(reservation.cluster_queue)
     if reservation.placements:
         state.requeue.changed(Changed.NODES)
@@ -459,14 +449,6 @@ def _victim_gone(state: State, record: Record, preemptor: Key) -> None:
         other.promise.awaited.discard(record.info.key)
         if not other.promise.awaited:
             state.requeue.look_at(preemptor)
-
-
-def _wake_successors(state: State, record: Record) -> None:
-    """What those who are to replace it may get depends on what it holds."""
-    for key in state.index.successors.get(record.info.key, ()):
-        name = state.workloads[key].cluster_queue
-        state.cluster_queues[name].pending.changed(Changed.QUOTAS)
-        state.requeue.activate(name)
 
 
 def finish(state: State, record: Record) -> None:

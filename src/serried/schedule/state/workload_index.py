@@ -16,8 +16,6 @@ class WorkloadIndex:
     def __init__(self) -> None:
         #: LocalQueue (there or not) → the active workloads that wait for it, pending or inadmissible
         self.waiting: dict[Key, dict[Key, None]] = {}
-        #: workload → the pending ones that are to replace it
-        self.successors: dict[Key, dict[Key, None]] = {}
         #: ClusterQueue (there or not) → the workloads that hold its quota
         self.holders: dict[str, dict[Key, None]] = {}
         #: ClusterQueue → who holds most of a flavor's resource, in words, as long as that is so; see `assigner`
@@ -26,10 +24,6 @@ class WorkloadIndex:
     def set_waiting(self, local_queue: Key, workload: Key, *, waits: bool) -> bool:
         """Whether a workload waits for a LocalQueue. Returns whether that is new."""
         return _set(self.waiting, local_queue, workload, there=waits)
-
-    def set_successor(self, of: Key, workload: Key, *, waits: bool) -> None:
-        """Whether a workload waits to replace another one."""
-        _set(self.successors, of, workload, there=waits)
 
     def set_holder(self, cluster_queue: str, workload: Key, *, holds: bool) -> None:
         """Whether a workload holds quota of a ClusterQueue; also that it holds more or less than before."""

@@ -53,16 +53,6 @@ class Evict(msgspec.Struct, frozen=True):
     deactivate: bool = False
 
 
-class Finish(msgspec.Struct, frozen=True):
-    """Write to the Workload's status that it is finished: another one has taken its place."""
-
-    key: Key
-    uid: str
-    resource_version: str
-    reason: str
-    message: str
-
-
 class Wait(msgspec.Struct, frozen=True):
     """Tell this workload why it waits."""
 
@@ -77,4 +67,3 @@ class Cycle(msgspec.Struct, frozen=True):
     waits: Sequence[Wait]
     more: bool
     evictions: Sequence[Evict] = ()
-    finishes: Sequence[Finish] = ()

@@ -9,10 +9,11 @@ from serried.api.kueue import ResourceFlavor
 from serried.api.label_selector import holds
 from serried.model.filters import first_untolerated
 from serried.model.requests import PodSetRequest
+from serried.schedule.types.refusals import AffinityMismatch, Cause, Untolerated, WrongLabel
 
 
-def flavor_mismatch(pod_set: PodSetRequest, flavor: ResourceFlavor, keys: Collection[str]) -> str:
-    """Why pods of this pod set cannot use the flavor; "": they can.
+def flavor_mismatch(pod_set: PodSetRequest, flavor: ResourceFlavor, keys: Collection[str]) -> Cause | None:
+    """Why pods of this pod set cannot use the flavor; None: they can.
 
     As in Kueue: the pods or the flavor itself tolerate its taints, and the pods' node selector and required node
     affinity, as far as they speak of `keys` (the label keys of all flavors of the resource group), match its labels.
@@ -20,24 +21,14 @@ def flavor_mismatch(pod_set: PodSetRequest, flavor: ResourceFlavor, keys: Collec
     name = flavor.metadata.name
     taint = first_untolerated(flavor.spec.node_taints, [*pod_set.tolerations, *flavor.spec.tolerations])
     if taint is not None:
-        return f"untolerated taint {taint.key}={taint.value}:{taint.effect} in flavor {name}"
+        return Untolerated(name, taint.key, taint.value, taint.effect)
     labels = flavor.spec.node_labels
     for key, value in pod_set.node_selector.items():
         if key in keys and labels.get(key) != value:
-            found = f"{key}={labels[key]}" if key in labels else f"no label {key}"
-            return f"flavor {name} has {found}, but the pods' nodeSelector wants {key}={value}"
+            return WrongLabel(name, key, value, labels.get(key))
     if not _affinity_allows(pod_set.node_affinity, labels, keys):
-        return f"flavor {name} doesn't match the pods' required node affinity"
-    return ""
-
-
-def mismatch_text(pod_set: PodSetRequest, flavor: ResourceFlavor) -> str:
-    """`flavor_mismatch` as Kueue words it."""
-    name = flavor.metadata.name
-    taint = first_untolerated(flavor.spec.node_taints, [*pod_set.tolerations, *flavor.spec.tolerations])
-    if taint is not None:
-        return f"untolerated taint {{{taint.key} {taint.value} {taint.effect} <nil>}} in flavor {name}"
-    return f"flavor {name} doesn't match node affinity"
+        return AffinityMismatch(name)
+    return None
 
 
 def _affinity_allows(affinity: NodeAffinity | None, labels: Mapping[str, str], keys: Collection[str]) -> bool:

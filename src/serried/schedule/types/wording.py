@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -14,7 +14,24 @@ from serried.api.problem import Problem
 from serried.api.quantity import format_quantity
 from serried.place.result import NoPlacement, Placement
 from serried.quota.ledger import Shortage
+from serried.quota.quotas import FlavorResource
 from serried.schedule.types.reasons import Reason
+from serried.schedule.types.refusals import (
+    AffinityMismatch,
+    BadRequest,
+    Cause,
+    FlavorNotFound,
+    NoPlace,
+    NotCovered,
+    NoTopologyChosen,
+    QuotaShort,
+    Refusal,
+    SeveralTopologies,
+    TopologyOnly,
+    Untolerated,
+    WithoutTopology,
+    WrongLabel,
+)
 
 #: So many workloads are named in a sentence.
 _NAMED = 5
@@ -23,6 +40,44 @@ _NAMED = 5
 def opening(pod_set: str) -> str:
     """How Kueue's refusals begin."""
     return f"couldn't assign flavors to pod set {pod_set}: "
+
+
+def refusal(found: Refusal, queue: str, holders: Callable[[FlavorResource], str]) -> Reason:
+    """What stands against a flavor of a ClusterQueue. `holders`: who has the most of a flavor's resource, in words."""
+    match found.cause:
+        case QuotaShort(shortage=short):
+            return lacks_quota(found.pod_set, queue, short, holders(short.fr))
+        case NotCovered(resource=resource, amount=amount, covered=covered):
+            return not_covered(found.pod_set, queue, resource, amount, covered)
+        case BadRequest(flavor=flavor, problem=problem):
+            return bad_request(found.pod_set, flavor, problem)
+        case NoPlace(flavor=flavor, failed=failed):
+            return no_place(flavor, failed)
+        case cause:
+            return no_flavor(found.pod_set, queue, [mismatch(cause)])
+
+
+def mismatch(cause: Cause) -> str:
+    """Why the pods may not use a flavor, whatever is free in it."""
+    match cause:
+        case FlavorNotFound(flavor=flavor):
+            return f"flavor {flavor} not found"
+        case Untolerated(flavor=flavor, key=key, value=value, effect=effect):
+            return f"untolerated taint {key}={value}:{effect} in flavor {flavor}"
+        case WrongLabel(flavor=flavor, key=key, wanted=wanted, has=has):
+            found = f"no label {key}" if has is None else f"{key}={has}"
+            return f"flavor {flavor} has {found}, but the pods' nodeSelector wants {key}={wanted}"
+        case AffinityMismatch(flavor=flavor):
+            return f"flavor {flavor} doesn't match the pods' required node affinity"
+        case TopologyOnly(flavor=flavor):
+            return f"flavor {flavor} is only for pods with a topology request"
+        case WithoutTopology(flavor=flavor):
+            return f"flavor {flavor} has no topology, which the pods request"
+        case NoTopologyChosen(chosen=chosen):
+            return f"flavor {', '.join(chosen) or '(none)'} has no topology, which the pods request"
+        case SeveralTopologies(chosen=chosen):
+            return f"flavors {' and '.join(chosen)} each have a topology, and a pod can be placed in one only"
+    return f"flavor {cause.flavor} may not be used"
 
 
 def lacks_quota(pod_set: str, queue: str, short: Shortage, holders: str) -> Reason:

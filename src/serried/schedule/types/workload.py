@@ -20,7 +20,6 @@ from serried.api.names import (
     JOB_UID,
     PRIORITY_BOOST,
     SCHEDULER_NAME,
-    SLICE_REPLACES,
     EvictedReason,
     WorkloadCondition,
 )
@@ -64,8 +63,6 @@ class WorkloadInfo:
     #: of its labels and owners, what decides or is reported
     job_uid: str = ""
     lone_pod: bool = False
-    #: the workload whose place it takes when it is admitted: an earlier slice of the same job
-    replaces: Key | None = None
     #: what is wrong with it as written; not empty: it cannot be admitted until it is changed
     problems: tuple[Problem, ...] = ()
     #: where it stands in a ClusterQueue
@@ -81,7 +78,6 @@ class WorkloadInfo:
             [
                 self.priority,
                 self.min_counts,
-                self.replaces,
                 *(
                     (
                         p.name,
@@ -155,14 +151,8 @@ def read_workload(workload: Workload, *, boost: bool = False) -> WorkloadInfo:
         lone_pod=len(meta.owner_references) == 1
         and (meta.owner_references[0].api_version, meta.owner_references[0].kind) == ("v1", "Pod")
         and meta.annotations.get(GROUP_WORKLOAD) != "true",
-        replaces=_replaced(meta.annotations.get(SLICE_REPLACES, "")),
         problems=tuple(problems),
     )
-
-
-def _replaced(name: str) -> Key | None:
-    namespace, slash, rest = name.partition("/")
-    return (namespace, rest) if slash else None
 
 
 def _queued_at(workload: Workload) -> datetime:
