@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tests.conformance import cycle, preempt, tas
+from tests.conformance.tas_record import without_nulls
 
 #: Suite → what is different from the expected answer of one record; "" when nothing is.
 SUITES: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -40,20 +42,30 @@ def main(arguments: list[str]) -> int:
         for line in path.read_bytes().splitlines():
             if not line.strip():
                 continue
-            record = msgspec.json.decode(line)
-            found = difference(record)
+            record = without_nulls(msgspec.json.decode(line))
+            found = _checked(difference, record)
             if found and options.quality:
-                found = tas.shortfall(record, optimal=options.optimal)
+                found = _checked(partial(tas.shortfall, optimal=options.optimal), record)
                 as_good += not found
             if found:
                 failed += 1
-                print(f"{record['id']}: {found}")
+                print(f"{record.get('id', '(no id)')}: {found}")
             else:
                 passed += 1
     if options.quality:
         print(f"{passed - as_good} as expected, {as_good} otherwise, but valid and equal or better")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
+
+
+def _checked(check: Callable[[dict[str, Any]], str], record: dict[str, Any]) -> str:
+    """What a check finds; if it fails itself, where. One case never ends the run."""
+    try:
+        return check(record)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the answer
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        return f"raised {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} ({where})"
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ _BETTER: Mapping[str, Mapping[str, Any]] = {
 
 def difference(case: Case) -> str:
     """What Serried answers differently from the record; "" when nothing."""
+    case = {"id": "", "workloads": (), "expected": {}, "now": "2026-01-01T00:00:00Z", **case}
     outcome = _run(case)
     expected = _expected(case)
     found: dict[str, Any] = {
@@ -78,10 +79,7 @@ def difference(case: Case) -> str:
         "left": _by_queue(expected.get("left", {})),
         "inadmissibleLeft": _by_queue(expected.get("inadmissibleLeft", {})),
         "events": _counted((e["object"], e["type"], e["reason"]) for e in expected.get("events", ())),
-        "workloads": {
-            _name((w["metadata"].get("namespace", ""), w["metadata"]["name"])): _status(w)
-            for w in expected.get("workloads", ())
-        },
+        "workloads": {_name(_key(w)): _status(w) for w in expected.get("workloads", ())},
         "skippedPreemptions": expected.get("skippedPreemptions", {}),
     }
     lines = []
@@ -96,14 +94,18 @@ def _expected(case: Case) -> dict[str, Any]:
     better = dict(_BETTER.get(case["id"], {}))
     untouched = better.pop("untouched", ())
     expected |= better
-    before = {_name((w["metadata"].get("namespace", ""), w["metadata"]["name"])): w for w in case["workloads"]}
+    before = {_name(_key(w)): w for w in case["workloads"]}
     if untouched:
-        after = {_name((w["metadata"].get("namespace", ""), w["metadata"]["name"])): w for w in expected["workloads"]}
+        after = {_name(_key(w)): w for w in expected.get("workloads", ())}
         expected["workloads"] = list((after | {name: before[name] for name in untouched}).values())
         expected["assignments"] = {k: v for k, v in expected.get("assignments", {}).items() if k not in untouched}
         if "assignments" not in case["expected"]:
             del expected["assignments"]
     return expected
+
+
+def _key(body: Mapping[str, Any]) -> Key:
+    return (body["metadata"].get("namespace", ""), body["metadata"]["name"])
 
 
 def _shown(value: Any, other: Any) -> str:
@@ -364,7 +366,7 @@ def _statuses(case: Case, outcome: _Outcome) -> dict[str, Any]:
     admits = {a.key: a for a in outcome.admits if a.key not in outcome.refused}
     evictions = {e.key: e for e in outcome.evictions if e.key not in outcome.refused}
     for body in case["workloads"]:
-        key = (body["metadata"].get("namespace", ""), body["metadata"]["name"])
+        key = _key(body)
         status = _status(body)
         conditions = status["conditions"]
         if key in admits:

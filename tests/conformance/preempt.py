@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
@@ -25,7 +25,7 @@ from serried.api.kueue import (
 from serried.api.quantity import resource_value
 from serried.model.placement import Placement
 from serried.model.requests import PodSetRequest
-from serried.quota.quotas import FlavorResource
+from serried.quota.quotas import FlavorResource, Quotas
 from serried.quota.tree import QuotaNode
 from serried.schedule.cycle.nominate import reduced
 from serried.schedule.cycle.reason_text import preemption_message
@@ -54,11 +54,29 @@ _MODES = {
     "Reclaim": Fit.RECLAIM,
     "Fit": Fit.FIT,
 }
+#: Absent means empty.
+_ABSENT: Mapping[str, Any] = {
+    "expected": {},
+    "requested": {},
+    "candidates": (),
+    "candidateClusterQueues": (),
+    "incoming": {},
+    "candidate": {},
+    "assignment": {},
+    "podSets": (),
+    "countLimit": 0,
+    "preemptionSimulation": {},
+    "targetClusterQueue": "",
+    "targetLocalQueue": "/",
+    "deleteCohort": "",
+    "policy": "",
+}
 _ALLOWED = "kueue.x-k8s.io/workload-allowed-resource-flavors"
 
 
 def difference(case: Case) -> str:
     """What Serried answers differently from the record; "" when nothing."""
+    case = {**_ABSENT, **case}
     found, expected = _SUITES[case["suite"]](case), dict(case["expected"])
     lines = []
     for path in expected.pop("orderSensitive", ()):
@@ -117,11 +135,10 @@ def _engine(case: Case) -> Engine:
     for queue, amounts in case.get("usage", {}).items():
         engine._state.ledger.charge(queue, _amounts(amounts))
     for i, use in enumerate(case.get("nodeUsage", ())):
-        topology = engine._state.world.levels(use["flavor"])
-        held = Placement(
-            "used", use["flavor"], topology[-len(use["domain"]) :], ((tuple(use["domain"]), use["count"]),)
-        )
-        engine._state.world.hold(("used", str(i)), [held], [PodSetRequest("used", use["count"], use["perPodRequests"])])
+        levels, domain, count = engine._state.world.levels(use["flavor"]), use.get("domain", ()), use.get("count", 0)
+        held = Placement("used", use["flavor"], levels[-len(domain) :], ((tuple(domain), count),))
+        used = PodSetRequest("used", count, use.get("perPodRequests", {}))
+        engine._state.world.hold(("used", str(i)), [held], [used])
     engine._state.journal.commit()
     return engine
 
@@ -167,7 +184,7 @@ def _available(case: Case) -> dict[str, Any]:
     result: dict[str, dict[str, Any]] = {"available": {}, "potentiallyAvailable": {}}
     for name, queue in state.cluster_queues.items():
         node = state.ledger.queue(name)
-        wanted = _amounts(case["expected"]["available"].get(name, {})).keys() | queue.quotas.nominal.keys()
+        wanted = _amounts(case["expected"].get("available", {}).get(name, {})).keys() | queue.quotas.nominal.keys()
         result["available"][name] = _nested({c: max(0, node.available(c)) for c in wanted})
         result["potentiallyAvailable"][name] = _nested({c: node.potential(c) for c in wanted})
     return result
@@ -222,14 +239,15 @@ def _shares(case: Case) -> dict[str, Any]:
                 "preciseShare": "+Inf" if infinite else _same_decimal(case, node, value),
             }
         )
-    order = [(s["kind"], s["name"]) for s in case["expected"]["shares"]]
-    return {"shares": sorted(shares, key=lambda s: order.index((s["kind"], s["name"])))}
+    order = [(s["kind"], s["name"]) for s in case["expected"].get("shares", ())]
+    place = {name: i for i, name in enumerate(order)}
+    return {"shares": sorted(shares, key=lambda s: place.get((s["kind"], s["name"]), len(place)))}
 
 
 def _same_decimal(case: Case, node: QuotaNode, value: Fraction) -> str:
     """The expected decimal if it is the value to within its precision, else the value."""
     kind = "ClusterQueue" if node.is_queue else "Cohort"
-    for share in case["expected"]["shares"]:
+    for share in case["expected"].get("shares", ()):
         if (share["kind"], share["name"]) == (kind, node.name) and share["preciseShare"] != "+Inf":
             text = str(share["preciseShare"])
             if abs(Fraction(text) - value) <= abs(value) / 10**9:
@@ -248,8 +266,7 @@ def _borrowing(case: Case) -> dict[str, Any]:
 
 def _cq_usage(case: Case) -> dict[str, Any]:
     engine = _engine(case)
-    queue = engine._state.cluster_queues[case["targetClusterQueue"]]
-    status = engine.status(("", queue.name))
+    status = engine.status(("", case["targetClusterQueue"]))
     return _report(status, borrows=True) if status is not None else {}
 
 
@@ -264,7 +281,9 @@ def _lq_usage(case: Case) -> dict[str, Any]:
     key = (body.get("namespace", ""), body["name"])
     state = engine._state
     account = state.accounts[key]
-    quotas = state.cluster_queues[state.local_queues[key].spec.cluster_queue].quotas
+    local = state.local_queues.get(key)
+    queue = state.cluster_queues.get(local.spec.cluster_queue) if local is not None else None
+    quotas = queue.quotas if queue is not None else Quotas()
     result: dict[str, Any] = {}
     for field, amounts in (("admitted", account.used), ("reserved", account.reserved)):
         if field in case["expected"]:
@@ -351,22 +370,27 @@ def _fair_order(case: Case) -> dict[str, Any]:
 
 
 def _assigned(case: Case) -> tuple[dict[FlavorResource, int], frozenset[FlavorResource]]:
-    requests = {p["name"]: _pod_requests(p) for p in case["incoming"]["spec"]["podSets"]}
+    requests = {p["name"]: _pod_requests(p) for p in _incoming_pod_sets(case)}
     replaced = {p["name"]: p["count"] for p in (case.get("replacedSlice") or {}).get("podSets", ())}
     needed: dict[FlavorResource, int] = {}
     contested = set()
-    for pod_set in case["assignment"]["podSets"]:
-        count = pod_set["count"]
+    for pod_set in case["assignment"].get("podSets", ()):
+        count = pod_set.get("count", 0)
         if pod_set["name"] in replaced and case["suite"] == "flavorusage":
             count -= replaced[pod_set["name"]]
         for resource, choice in pod_set.get("flavors", {}).items():
             fr = (choice["name"], resource)
-            per_pod = 1 if resource == "pods" else requests[pod_set["name"]].get(resource, 0)
+            per_pod = 1 if resource == "pods" else requests.get(pod_set["name"], {}).get(resource, 0)
             if per_pod:
                 needed[fr] = needed.get(fr, 0) + per_pod * count
-            if choice["mode"] == "Preempt":
+            if choice.get("mode") == "Preempt":
                 contested.add(fr)
     return needed, frozenset(contested)
+
+
+def _incoming_pod_sets(case: Case) -> Sequence[Any]:
+    found: Sequence[Any] = case["incoming"].get("spec", {}).get("podSets", ())
+    return found
 
 
 def _pod_requests(pod_set: Any) -> Mapping[str, int]:
@@ -381,10 +405,12 @@ def _victims(case: Case) -> dict[str, Any]:
     incoming = Record(read_workload(workload, boost=state.options.priority_boost), (), "")
     needed, contested = _assigned(case)
     queue = case["targetClusterQueue"]
+    if queue not in state.cluster_queues:
+        return {"preempted": []}
     with reclaiming(Gates.of(case)):
         found = find_targets(state, PreemptionRequest(incoming.info, queue, needed, contested), Moment(_now(case)))
     rows = []
-    fields = {k for row in case["expected"]["preempted"] for k in row} or {"workload", "reason"}
+    fields = {k for row in case["expected"].get("preempted", ()) for k in row} or {"workload", "reason"}
     for victim in found:
         assert victim.record.reservation is not None
         paths = [state.ledger.queue(q).path_name for q in (queue, victim.record.reservation.cluster_queue)]
@@ -396,7 +422,7 @@ def _victims(case: Case) -> dict[str, Any]:
             "alreadyEvicted": victim.record.info.evicted,
         }
         rows.append({k: v for k, v in row.items() if k in fields})
-    order = [row["workload"] for row in case["expected"]["preempted"]]
+    order = [row["workload"] for row in case["expected"].get("preempted", ())]
     rows.sort(key=lambda row: order.index(row["workload"]) if row["workload"] in order else len(order))
     return {"preempted": rows}
 
@@ -406,7 +432,7 @@ def _victims(case: Case) -> dict[str, Any]:
 
 def _preference(case: Case) -> dict[str, Any]:
     fungibility = msgspec.convert(case.get("flavorFungibility", {}), FlavorFungibility)
-    a, b = (preference_key(fungibility, _MODES[case[k]["mode"]], case[k]["borrowing"]) for k in ("a", "b"))
+    a, b = (preference_key(fungibility, _MODES[case[k]["mode"]], case[k].get("borrowing", 0)) for k in ("a", "b"))
     return {"aPreferredOverB": a > b}
 
 
@@ -415,7 +441,7 @@ def _usage(case: Case) -> dict[str, Any]:
 
 
 def _reduce(case: Case) -> dict[str, Any]:
-    pod_sets = [PodSetRequest(p.get("name", str(i)), p["count"], {}) for i, p in enumerate(case["podSets"])]
+    pod_sets = [PodSetRequest(p.get("name", str(i)), p.get("count", 0), {}) for i, p in enumerate(case["podSets"])]
     counts = [p.get("minCount") for p in case["podSets"]]
     found = reduced(pod_sets, counts, lambda sets: sum(p.count for p in sets) <= case["countLimit"])
     return {"found": found is not None, "count": sum(p.count for p in found or ())}
@@ -426,15 +452,17 @@ def _simulated(case: Case) -> Oracle:
     overrides = {(o["flavor"], o["resource"]): o for o in simulation.get("overrides", ())}
 
     def ask(fr: FlavorResource, amount: int) -> tuple[Fit, int]:
-        answer = overrides.get(fr, simulation["default"])
-        return _MODES[answer["possibility"]], answer["borrowAfter"]
+        answer = overrides.get(fr, simulation.get("default", {}))
+        return _MODES[answer.get("possibility", "NoCandidates")], answer.get("borrowAfter", 0)
 
     return ask
 
 
 def _flavors(case: Case) -> dict[str, Any]:
     state = _state(case)
-    queue = state.cluster_queues[case["targetClusterQueue"]]
+    queue = state.cluster_queues.get(case["targetClusterQueue"])
+    if queue is None:
+        return {}
     info = read_workload(_workload(case["incoming"]), boost=state.options.priority_boost)
     gates = case.get("featureGates", {})
     allowed = _workload(case["incoming"]).metadata.annotations.get(_ALLOWED)
@@ -462,8 +490,11 @@ def _flavors(case: Case) -> dict[str, Any]:
 
 
 def _replaced_requests(case: Case, pod_set: Any) -> dict[str, int]:
-    requests = next(_pod_requests(p) for p in case["incoming"]["spec"]["podSets"] if p["name"] == pod_set["name"])
-    return {resource: amount * pod_set["count"] for resource, amount in requests.items()}
+    requests = next(
+        (_pod_requests(p) for p in _incoming_pod_sets(case) if p["name"] == pod_set["name"]),
+        {},
+    )
+    return {resource: amount * pod_set.get("count", 0) for resource, amount in requests.items()}
 
 
 def _pod_set(found: Assignment, choice: PodSetChoice, *, observed: bool) -> dict[str, Any]:

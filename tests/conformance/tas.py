@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from serried.api.core import Node, NodeAffinity, NodeSpec, NodeStatus, Pod, Taint, Toleration
+from serried.api.core import Node, NodeSpec, NodeStatus, Pod
 from serried.api.kueue import (
     PodSetTopologyRequest,
     ResourceFlavor,
@@ -18,6 +18,7 @@ from serried.api.kueue import (
     TopologySpec,
 )
 from serried.api.meta import ConditionStatus, ObjectMeta
+from serried.api.names import HOSTNAME
 from serried.model.journal import Journal
 from serried.model.requests import PodSetRequest
 from serried.model.world import World
@@ -27,6 +28,7 @@ from serried.place.place import Replacement, place
 from serried.place.result import NoPlacement, Placement
 from tests.conformance.elastic import place_scaled
 from tests.conformance.quality import Domains, Invalid, Judge, Placed
+from tests.conformance.tas_record import Assignment, Expected, PodSetBody, Record, read
 
 FLAVOR = "flavor"
 
@@ -34,11 +36,12 @@ FLAVOR = "flavor"
 Answer = tuple[tuple[str, ...], tuple[tuple[tuple[str, ...], int], ...]] | str
 
 
-def difference(record: Mapping[str, Any], *, optimal: bool = False) -> str:
+def difference(body: Mapping[str, Any], *, optimal: bool = False) -> str:
     """What Serried answers differently from the record; "" when nothing. `optimal`: as with `placement: optimal`."""
-    pod_sets = [_pod_set(p) for p in record["podSets"]]
+    record = read(body)
+    pod_sets = [_pod_set(p) for p in record.pod_sets]
     found = _answers(record, pod_sets, optimal=optimal)
-    expected = [_expected(e) for e in record["expected"]]
+    expected = [_expected(e) for e in record.expected]
     lines = [
         f'pod set "{p.name}": expected {_shown(e)}, found {_shown(f)}'
         for p, e, f in zip(pod_sets, expected, found, strict=True)
@@ -47,13 +50,14 @@ def difference(record: Mapping[str, Any], *, optimal: bool = False) -> str:
     return "; ".join(lines)
 
 
-def shortfall(record: Mapping[str, Any], *, optimal: bool = False) -> str:
+def shortfall(body: Mapping[str, Any], *, optimal: bool = False) -> str:
     """What of Serried's answers is neither as expected nor valid and as good; "" when nothing."""
-    pod_sets = [_pod_set(p) for p in record["podSets"]]
+    record = read(body)
+    pod_sets = [_pod_set(p) for p in record.pod_sets]
     answers = _answers(record, pod_sets, optimal=optimal)
-    expected = [_expected(e) for e in record["expected"]]
+    expected = [_expected(e) for e in record.expected]
     if [isinstance(a, str) and a for a in answers] != [isinstance(e, str) and e for e in expected]:
-        return difference(record, optimal=optimal)
+        return difference(body, optimal=optimal)
     problems = []
     for (name, should), (_, does) in zip(
         _measured(record, pod_sets, expected), _measured(record, pod_sets, answers), strict=True
@@ -68,14 +72,14 @@ def shortfall(record: Mapping[str, Any], *, optimal: bool = False) -> str:
 
 
 def _measured(
-    record: Mapping[str, Any], pod_sets: Sequence[PodSetRequest], answers: Sequence[Answer]
+    record: Record, pod_sets: Sequence[PodSetRequest], answers: Sequence[Answer]
 ) -> list[tuple[str, Measures | str]]:
     """Per pod set (with its leader) that has a place: its measures, or what is wrong with it."""
     judge = Judge(_world(record), FLAVOR)
     found: list[tuple[str, Measures | str]] = []
     groups: dict[Any, list[int]] = {}
-    for i, body in enumerate(record["podSets"]):
-        groups.setdefault(i if body["podSetGroupName"] is None else body["podSetGroupName"], []).append(i)
+    for i, group in enumerate(_groups(record)):
+        groups.setdefault(group, []).append(i)
     for members in groups.values():
         placed = []
         for i in members:
@@ -93,47 +97,51 @@ def _measured(
     return found
 
 
-def _kept(record: Mapping[str, Any], index: int) -> tuple[Domains | None, bool]:
+def _kept(record: Record, index: int) -> tuple[Domains | None, bool]:
     """The places that a pod set keeps, and whether they are charged already."""
-    body, workload = record["podSets"][index], record["workload"]
-    if workload is not None and workload["unhealthyNodes"]:
-        for current in workload["podSetAssignments"]:
-            if current["name"] == body["name"]:
-                _, domains = _assignment(current["topologyAssignment"])
-                return [d for d in domains if d[0][-1] != workload["unhealthyNodes"][0]], True
-    if body["previousAssignment"] is not None and record["featureGates"].get("ElasticJobsViaWorkloadSlicesWithTAS"):
-        kept, left = [], body["count"]
-        for values, count in _assignment(body["previousAssignment"])[1]:
+    body, workload = record.pod_sets[index], record.workload
+    if workload is not None and workload.unhealthy_nodes:
+        for current in workload.pod_set_assignments:
+            if current.name == body.name:
+                domains = _assignment(current.topology_assignment)[1]
+                return [d for d in domains if d[0][-1:] != (workload.unhealthy_nodes[0],)], True
+    if body.previous_assignment is not None and record.feature_gates.get("ElasticJobsViaWorkloadSlicesWithTAS"):
+        kept, left = [], body.count
+        for values, count in _assignment(body.previous_assignment)[1]:
             kept.append((values, min(count, left)))
             left -= min(count, left)
         return [(values, count) for values, count in kept if count], False
     return None, False
 
 
-def _answers(record: Mapping[str, Any], pod_sets: Sequence[PodSetRequest], *, optimal: bool) -> list[Answer]:
+def _groups(record: Record) -> list[object]:
+    """For each pod set, what is the same for all of its group."""
+    return [i if p.pod_set_group_name is None else p.pod_set_group_name for i, p in enumerate(record.pod_sets)]
+
+
+def _answers(record: Record, pod_sets: Sequence[PodSetRequest], *, optimal: bool) -> list[Answer]:
     """The answers per pod set: pod sets before the one that fails have their place, those after it nothing."""
     world = _world(record)
-    options = replace(PlaceOptions.from_gates(record["featureGates"]), optimal=optimal)
-    workload = record["workload"]
+    gates, workload = record.feature_gates, record.workload
+    options = replace(PlaceOptions.from_gates(gates), optimal=optimal)
     replacement = None
-    if workload is not None and workload["unhealthyNodes"]:
-        owners = workload["ownerReferences"]
+    if workload is not None and workload.unhealthy_nodes:
+        owners = [(owner.api_version, owner.kind) for owner in workload.owner_references]
         replacement = Replacement(
-            workload["unhealthyNodes"][0],
-            {a["name"]: _placement(a["name"], a["topologyAssignment"]) for a in workload["podSetAssignments"]},
-            lone_pod=record["featureGates"].get("SkipReassignmentForPodOwnedWorkloads", True)
-            and len(owners) == 1
-            and (owners[0]["apiVersion"], owners[0]["kind"]) == ("v1", "Pod")
-            and workload["annotations"].get("kueue.x-k8s.io/is-group-workload") != "true",
+            workload.unhealthy_nodes[0],
+            {a.name: _placement(a.name, a.topology_assignment) for a in workload.pod_set_assignments},
+            lone_pod=gates.get("SkipReassignmentForPodOwnedWorkloads", True)
+            and owners == [("v1", "Pod")]
+            and workload.annotations.get("kueue.x-k8s.io/is-group-workload") != "true",
         )
-    elastic = record["featureGates"].get("ElasticJobsViaWorkloadSlicesWithTAS", False)
+    elastic = gates.get("ElasticJobsViaWorkloadSlicesWithTAS", False)
     previous = {
-        p["name"]: _placement(p["name"], p["previousAssignment"])
-        for p in record["podSets"]
-        if elastic and p["previousAssignment"] is not None
+        p.name: _placement(p.name, p.previous_assignment)
+        for p in record.pod_sets
+        if elastic and p.previous_assignment is not None
     }
     answers: list[Answer] = ["" for _ in pod_sets]
-    groups = [p["podSetGroupName"] if p["podSetGroupName"] is not None else i for i, p in enumerate(record["podSets"])]
+    groups = _groups(record)
     started: list[Any] = []
     for group in dict.fromkeys(groups):
         started.append(group)
@@ -153,77 +161,66 @@ def _answers(record: Mapping[str, Any], pod_sets: Sequence[PodSetRequest], *, op
     return answers
 
 
-def _world(record: Mapping[str, Any]) -> World:
+def _world(record: Record) -> World:
     world = World(Journal())
-    name = record["topologyName"]
-    levels = tuple(TopologyLevel(node_label=key) for key in record["levels"])
+    name = record.topology_name
+    levels = tuple(TopologyLevel(node_label=key) for key in record.levels)
     world.set_topology(Topology(metadata=ObjectMeta(name=name), spec=TopologySpec(levels=levels)))
-    spec = ResourceFlavorSpec(
-        node_labels=record["nodeLabels"] or {},
-        tolerations=msgspec.convert(record["flavorTolerations"], list[Toleration]),
-        topology_name=name,
-    )
+    spec = ResourceFlavorSpec(node_labels=record.node_labels, tolerations=record.flavor_tolerations, topology_name=name)
     world.set_flavor(ResourceFlavor(metadata=ObjectMeta(name=FLAVOR), spec=spec))
-    for node in record["nodes"]:
+    for node in record.nodes:
+        ready = ConditionStatus(type="Ready", status="True" if node.ready else "False")
         world.set_node(
             Node(
-                metadata=ObjectMeta(name=node["name"], labels=node["labels"]),
-                spec=NodeSpec(unschedulable=node["unschedulable"], taints=msgspec.convert(node["taints"], list[Taint])),
-                status=NodeStatus(
-                    allocatable=node["allocatable"],
-                    conditions=(ConditionStatus(type="Ready", status="True" if node["ready"] else "False"),),
-                ),
+                metadata=ObjectMeta(name=node.name, labels=node.labels),
+                spec=NodeSpec(unschedulable=node.unschedulable, taints=node.taints),
+                status=NodeStatus(allocatable=node.allocatable, conditions=(ready,)),
             )
         )
-    for i, pod in enumerate(record["pods"]):
-        resources = {"resources": {"requests": pod["requests"]}}
+    for i, pod in enumerate(record.pods):
         body = {
             "metadata": {"name": f"pod-{i}", "namespace": "other"},
-            "spec": {"nodeName": pod["nodeName"] or "", "containers": [resources]},
-            "status": {"phase": pod["phase"]},
+            "spec": {"nodeName": pod.node_name, "containers": [{"resources": {"requests": pod.requests}}]},
+            "status": {"phase": pod.phase},
         }
         world.set_pod(msgspec.convert(body, Pod))
-    levels_named = (record["levels"][-1],) if record["levels"][-1] == "kubernetes.io/hostname" else record["levels"]
-    for i, usage in enumerate(record["tasUsage"]):
+    named = record.levels[-1:] if record.levels[-1:] == [HOSTNAME] else record.levels
+    for i, usage in enumerate(record.tas_usage):
         # One pod as large as all that is used there together.
-        requests = dict(usage["requests"])
-        requests["pods"] = requests.get("pods", 0) - 1
-        held = Placement("used", FLAVOR, tuple(levels_named), ((tuple(usage["values"]), 1),))
+        requests = {**usage.requests, "pods": usage.requests.get("pods", 0) - 1}
+        held = Placement("used", FLAVOR, tuple(named), ((tuple(usage.values), 1),))
         world.hold(("used", str(i)), [held], [PodSetRequest("used", 1, requests)])
     world.journal.commit()
     return world
 
 
-def _pod_set(body: Mapping[str, Any]) -> PodSetRequest:
-    topology = body["topologyRequest"]
-    request = None if topology is None else msgspec.convert(topology, PodSetTopologyRequest)
-    if body["podSetGroupName"] is not None:
-        # A pod set without a wish is unconstrained, and so it stays when it names its group.
+def _pod_set(body: PodSetBody) -> PodSetRequest:
+    request = body.topology_request
+    if body.pod_set_group_name is not None:
+        # A pod set without a topology request is unconstrained, and so it stays when it names its group.
         request = PodSetTopologyRequest(unconstrained=True) if request is None else request
-        request.pod_set_group_name = body["podSetGroupName"]
-    affinity = body["nodeAffinity"]
+        request.pod_set_group_name = body.pod_set_group_name
     return PodSetRequest(
-        name=body["name"],
-        count=body["count"],
-        requests=body["requests"],
+        name=body.name,
+        count=body.count,
+        requests=body.requests,
         topology=request,
-        node_selector=body["nodeSelector"],
-        node_affinity=None if affinity is None else msgspec.convert(affinity, NodeAffinity),
-        tolerations=tuple(msgspec.convert(body["tolerations"], list[Toleration])),
+        node_selector=body.node_selector,
+        node_affinity=body.node_affinity,
+        tolerations=tuple(body.tolerations),
     )
 
 
-def _placement(pod_set: str, assignment: Mapping[str, Any]) -> Placement:
-    levels, domains = _assignment(assignment)
-    return Placement(pod_set, FLAVOR, levels, domains)
+def _placement(pod_set: str, assignment: Assignment) -> Placement:
+    return Placement(pod_set, FLAVOR, *_assignment(assignment))
 
 
-def _assignment(body: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[tuple[str, ...], int], ...]]:
-    return tuple(body["levels"]), tuple((tuple(d["values"]), d["count"]) for d in body["domains"])
+def _assignment(body: Assignment) -> tuple[tuple[str, ...], tuple[tuple[tuple[str, ...], int], ...]]:
+    return tuple(body.levels), tuple((tuple(d.values), d.count) for d in body.domains)
 
 
-def _expected(body: Mapping[str, Any]) -> Answer:
-    return str(body["reason"]) if body["assignment"] is None else _assignment(body["assignment"])
+def _expected(body: Expected) -> Answer:
+    return body.reason if body.assignment is None else _assignment(body.assignment)
 
 
 def _shown(answer: Answer) -> str:

@@ -299,3 +299,10 @@ class TestPlaces:
         assignment = decided.pod_set_assignments[0].topology_assignment
         assert assignment is not None
         assert (assignment.levels, decode(assignment)) == ([BLOCK, RACK], [(("b0", "r0"), 2)])
+
+
+def test_a_resource_group_that_covers_nothing_has_quota_for_nothing() -> None:
+    empty = {"coveredResources": [], "flavors": [{"name": "f", "resources": []}]}
+    given = engine(flavor("f"), cluster_queue(groups=[empty]), local_queue())
+    assert "cpu unavailable in ClusterQueue" in refusal(decide(given, pod_set(cpu=1), name="a")).message
+    assert flavors(decide(given, pod_set(), name="b")) == [{}]

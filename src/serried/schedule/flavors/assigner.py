@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
 
 from serried.api.kueue import FlavorFungibility, ResourceFlavor
 from serried.api.names import PendingReason
@@ -114,9 +115,10 @@ class FlavorScan:
         self.unit = unit
         self.pod_sets = [pod_sets[i] for i in unit]
         self.totals = [_charged(state, queue, p) for p in self.pod_sets]
-        if len(unit) == 1 and not self.totals[0] and queue.quotas.groups:
+        if len(unit) == 1 and not self.totals[0]:
             # It asks for nothing, but still needs a flavor: for its nodes.
-            self.totals[0][queue.quotas.groups[0].resources[0]] = 0
+            covered = (resource for group in queue.quotas.groups for resource in group.resources)
+            self.totals[0] |= dict.fromkeys(islice(covered, 1), 0)
         self.needed: dict[str, int] = {}
         for total in self.totals:
             for resource, amount in total.items():
