@@ -20,7 +20,7 @@ _Key = tuple[bool, bytes, bytes, bytes, bytes]
 
 
 @dataclass(eq=False)
-class _Entry:
+class _Remembered:
     #: by row: pods that fit; the same beside the other pod; whether that fits (the last two as the first
     #: without one)
     pods: Ints
@@ -35,7 +35,7 @@ class FitCache:
 
     def __init__(self, capacity: Capacity) -> None:
         self._capacity = capacity
-        self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
+        self._entries: OrderedDict[_Key, _Remembered] = OrderedDict()
         #: how many changes there were, and which was the last one of each row
         self._changes = 0
         self._changed: Ints = np.zeros(capacity.rows, dtype=np.int64)
@@ -59,13 +59,13 @@ class FitCache:
         entry = self._entry(vector, other, assume_empty=assume_empty)
         return entry.pods, entry.beside, entry.welcome
 
-    def _entry(self, vector: Vector, other: Vector | None, *, assume_empty: bool) -> _Entry:
+    def _entry(self, vector: Vector, other: Vector | None, *, assume_empty: bool) -> _Remembered:
         array = self._capacity.unheld if assume_empty else self._capacity.free
         rows = self._capacity.rows
         key = (assume_empty, *_bytes(vector), *_bytes(other))
         entry = self._entries.get(key)
         if entry is None or len(entry.pods) != rows:
-            entry = self._entries[key] = _Entry(*_work_out(array, vector, other, np.arange(rows)), self._changes)
+            entry = self._entries[key] = _Remembered(*_work_out(array, vector, other, np.arange(rows)), self._changes)
             if len(self._entries) > min(_KINDS, max(4, _BYTES // (8 * rows))):
                 self._entries.popitem(last=False)
         elif entry.seen < self._changes:

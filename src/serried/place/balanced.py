@@ -27,7 +27,7 @@ _MOST_STEPS: Final = 10**9
 
 
 @dataclass(eq=False)
-class _Candidate:
+class _DomainSet:
     """Sibling domains: a span of the tree with counts of its own, top level first, that can be pruned."""
 
     span: Span
@@ -65,10 +65,10 @@ def place_balanced(search: Search) -> Leaves | None:
     if surplus < 0:
         return None
     listed = in_leader_order(counts, np.sort(chosen), True)
-    room = counts.slices[listed] - best
+    capacity = counts.slices[listed] - best
     if search.leader:
-        room[0] = counts.slices_with_leader[listed[0]] - best
-    extra = np.clip(surplus - (np.cumsum(room) - room), 0, room)
+        capacity[0] = counts.slices_with_leader[listed[0]] - best
+    extra = np.clip(surplus - (np.cumsum(capacity) - capacity), 0, capacity)
     if int(extra.sum()) < surplus:
         return None
     pruned = replace(search, counts=_whole(search, candidate))
@@ -84,7 +84,7 @@ def place_balanced(search: Search) -> Leaves | None:
     return below_slices(pruned, level, filled, size)
 
 
-def _best_candidate(search: Search) -> tuple[int, _Candidate | None]:
+def _best_candidate(search: Search) -> tuple[int, _DomainSet | None]:
     """The threshold (0: none) and the pruned set of siblings that wins."""
     level = search.request.level
     if level == 0:
@@ -160,7 +160,7 @@ def _part(counts: Counts, low: int, high: int) -> Counts:
     )
 
 
-def _pruned(search: Search, span: Span, threshold: int) -> _Candidate:
+def _pruned(search: Search, span: Span, threshold: int) -> _DomainSet:
     """The span without the domains, on its first two levels, that hold less than the threshold."""
     tree, level, lowest = search.tree, search.request.level, len(search.tree.levels) - 1
     leaves = _own(_part(search.counts[lowest], *span.ranges[-1]), search.leader)
@@ -187,7 +187,7 @@ def _pruned(search: Search, span: Span, threshold: int) -> _Candidate:
         if depth < lowest:
             sizes = np.diff(span.children(tree, depth))
             none, no_leader = np.repeat(none, sizes), np.repeat(no_leader, sizes)
-    return _Candidate(span, counts)
+    return _DomainSet(span, counts)
 
 
 def _below(search: Search, counts: Counts, threshold: int) -> tuple[Bools, Bools]:
@@ -220,7 +220,7 @@ def _clear(counts: Counts, none: Bools, no_leader: Bools) -> None:
             counts.slices_with_leader[without] = 0
 
 
-def _by_entropy(search: Search, candidate: _Candidate) -> Ints:
+def _by_entropy(search: Search, candidate: _DomainSet) -> Ints:
     """The span's first domains: leader hosts first, then most slices, then those with the most even children."""
     counts, below = candidate.counts[0], candidate.counts[1].pods
     bounds = candidate.span.children(search.tree, search.request.level)
@@ -257,12 +257,12 @@ def _select(search: Search, counts: Counts, listed: Ints) -> Ints | None:
     reached[0, planes - 1, width - 1] = True
     unfinished = np.arange(width) > offset
     for domain in usable.tolist():
-        room, beside = int(counts.pods[domain]), int(counts.pods_with_leader[domain])
+        capacity, beside = int(counts.pods[domain]), int(counts.pods_with_leader[domain])
         before = reached[:-1].copy()
         before[:, 0] &= unfinished
         if counts.slices[domain] > 0:
             new = np.zeros_like(before)
-            new[..., : width - room] = before[..., room:]
+            new[..., : width - capacity] = before[..., capacity:]
             new &= ~reached[1:]
             reached[1:] |= new
             by[1:][new] = domain
@@ -300,7 +300,7 @@ def _enough_of_each(counts: Counts, listed: Ints, n: int) -> Ints:
     return kept
 
 
-def _whole(search: Search, candidate: _Candidate) -> list[Counts]:
+def _whole(search: Search, candidate: _DomainSet) -> list[Counts]:
     """The candidate's counts as counts of the whole tree, with nothing anywhere else."""
     found = list(search.counts[: search.request.level])
     for (low, high), counts, whole in zip(

@@ -32,11 +32,11 @@ class Measures(NamedTuple):
     stranded: tuple[int, ...]
 
 
-def measure(tree: Tree, room: Ints, leaves: Ints, pods: Ints) -> Measures:
+def measure(tree: Tree, capacity: Ints, leaves: Ints, pods: Ints) -> Measures:
     """The measures of a placement.
 
     Args:
-        room: per leaf of the tree, how many pods of this kind fit before any of these is placed.
+        capacity: per leaf of the tree, how many pods of this kind fit before any of these is placed.
         leaves, pods: how many pods (at least 1) go to which leaves, each leaf once.
     """
     count = int(pods.sum())
@@ -44,9 +44,9 @@ def measure(tree: Tree, room: Ints, leaves: Ints, pods: Ints) -> Measures:
     used = leaves
     for level in reversed(tree.levels):
         domains.append(len(used))
-        stranded.append(int(room[used].sum()) - count)
+        stranded.append(int(capacity[used].sum()) - count)
         if level is not tree.levels[0]:
             used = np.unique(level.parent[used])
-            room = np.add.reduceat(room, tree.levels[tree.levels.index(level) - 1].children[:-1])
+            capacity = np.add.reduceat(capacity, tree.levels[tree.levels.index(level) - 1].children[:-1])
     domains.reverse()
     return Measures(sum(number > 1 for number in domains), tuple(domains), tuple(stranded))

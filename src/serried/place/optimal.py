@@ -51,17 +51,17 @@ def place_optimal(search: Search, limit: int) -> Leaves | None:
         LimitReached: that does not suffice to find the best placement, or to know that it is the best.
     """
     request = search.request
-    problem = _Problem(search, limit)
-    together = problem.spread >= request.level
-    if not (together if request.mode == "required" else int(problem.room[0].sum()) >= problem.count):
+    optimum = _Optimum(search, limit)
+    together = optimum.spread >= request.level
+    if not (together if request.mode == "required" else int(optimum.fitting[0].sum()) >= optimum.count):
         return None
-    amounts = problem.place()
+    amounts = optimum.place()
     leaves = np.array(sorted(amounts), dtype=np.int64)
     return Leaves(leaves, np.array([amounts[leaf] for leaf in leaves.tolist()], dtype=np.int64), -1)
 
 
 @dataclass(frozen=True, eq=False)
-class _Step:
+class _Addition:
     """Some children of a domain (several: equal leaves) and, after them, the costs with all children so far."""
 
     children: Ints
@@ -72,7 +72,7 @@ class _Step:
     worth: Ints
 
 
-class _Problem:
+class _Optimum:
     """Lists have one entry per level, top first; the arrays in them one per domain. Level -1 is the tree as a whole."""
 
     def __init__(self, search: Search, limit: int) -> None:
@@ -86,7 +86,7 @@ class _Problem:
             for level in range(self.lowest + 1)
         ]
         #: pods that a domain can get: any multiple of the unit up to this
-        self.room: list[Ints] = [
+        self.fitting: list[Ints] = [
             counts.slices * request.size if level <= request.slice_level else counts.pods // unit * unit
             for level, (counts, unit) in enumerate(zip(search.counts, self.unit, strict=True))
         ]
@@ -95,7 +95,7 @@ class _Problem:
         for level in reversed(self.tree.levels[:-1]):
             self.capacity.insert(0, np.add.reduceat(self.capacity[0], level.children[:-1]))
         #: the lowest level with a domain that holds everything
-        self.spread = next((i for i in range(self.lowest, -1, -1) if int(self.room[i].max()) >= self.count), -1)
+        self.spread = next((i for i in range(self.lowest, -1, -1) if int(self.fitting[i].max()) >= self.count), -1)
         self.kinds: dict[object, int] = {}
         self.kind_of: dict[tuple[int, int], int] = {}
         self.known: dict[tuple[int, int, int], Costs] = {}
@@ -105,7 +105,7 @@ class _Problem:
     def place(self) -> dict[int, int]:
         """Pods per leaf."""
         spread = self.spread
-        candidates = np.flatnonzero(self.room[spread] >= self.count) if spread >= 0 else np.zeros(1, dtype=np.int64)
+        candidates = np.flatnonzero(self.fitting[spread] >= self.count) if spread >= 0 else np.zeros(1, dtype=np.int64)
         least: list[Ints] = []
         for level in range(spread + 1, self.lowest + 1):
             numbers = self.fewest(level, candidates)
@@ -140,14 +140,14 @@ class _Problem:
 
     def fewest(self, level: int, candidates: Ints) -> Ints:
         """How many domains of a level it takes at least to hold everything, in each candidate."""
-        room = self.room[level]
+        fitting = self.fitting[level]
         bounds = np.array([0, self.tree.levels[0].size])
         if self.spread >= 0:
             bounds = np.arange(self.tree.levels[self.spread].size + 1)
         for here in self.tree.levels[max(0, self.spread) : level]:
             bounds = here.children[bounds]
         owner = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-        largest = room[sort(np.arange(len(room)), owner, -room)]
+        largest = fitting[sort(np.arange(len(fitting)), owner, -fitting)]
         before = np.cumsum(largest) - largest
         needed = (before - before[bounds[:-1]][owner] < self.count) & (largest > 0)
         numbers: Ints = np.add.reduceat(needed.astype(np.int64), bounds[:-1])
@@ -181,8 +181,8 @@ class _Problem:
                 bits = 0
             words[-1].append((1 << bits, number, level))
             bits += largest.bit_length()
-        shape = (self.lowest + 1, len(words))
-        self.domain_cost, self.pod_cost = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        size = (self.lowest + 1, len(words))
+        self.domain_cost, self.pod_cost = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
         for i, word in enumerate(reversed(words)):
             for value, number, level in word:
                 (self.domain_cost if number else self.pod_cost)[level, i] = value
@@ -211,7 +211,7 @@ class _Problem:
         return int(bounds[domain]), int(bounds[domain + 1])
 
     def costs(self, level: int, domain: int, pods: int) -> Costs:
-        """The least cost of at least 0, 1, 2 … units in a domain, up to these pods, for which it has room."""
+        """The least cost of at least 0, 1, 2 … units in a domain, up to these pods, that fit."""
         key = (level, self.kind(level, domain), pods)
         found = self.known.get(key)
         if found is None:
@@ -221,17 +221,17 @@ class _Problem:
             self.known[key] = found
         return found
 
-    def steps(self, level: int, domain: int, pods: int) -> list[_Step]:
+    def steps(self, level: int, domain: int, pods: int) -> list[_Addition]:
         """Takes the children of a domain into account, one after the other; units are those of the children."""
         below, unit = level + 1, self.unit[level + 1]
         self.spend(pods // unit)
         total: Costs = np.full((self.pod_cost.shape[1], pods // unit + 1), _NEVER, dtype=np.int64)
         total[:, 0] = 0
-        found = [_Step(np.zeros(0, dtype=np.int64), total[:, :1], total, np.zeros(0, dtype=np.int64))]
+        found = [_Addition(np.zeros(0, dtype=np.int64), total[:, :1], total, np.zeros(0, dtype=np.int64))]
         children, least, most = self.useful(level, domain, pods)
         if below == self.lowest:
             for equal in self.bundles(children, most, pods):
-                units = min(len(equal) * int(self.room[below][equal[0]]), pods) // unit
+                units = min(len(equal) * int(self.fitting[below][equal[0]]), pods) // unit
                 part: Costs = np.repeat(len(equal) * self.own_cost(below, int(equal[0]))[:, None], units + 1, axis=1)
                 part[:, 0] = 0
                 found.append(self.step(found[-1].total, equal, part, units))
@@ -241,7 +241,7 @@ class _Problem:
             kind = self.kind(below, child)
             number_of[kind] = number_of.get(kind, 0) + 1
             if number_of[kind] <= most:
-                part = self.costs(below, child, min(int(self.room[below][child]), pods))
+                part = self.costs(below, child, min(int(self.fitting[below][child]), pods))
                 found.append(self.step(found[-1].total, np.array([child]), part, low // unit))
         return found
 
@@ -251,16 +251,16 @@ class _Problem:
         A candidate uses the fewest children there can be, so each gets at least what the largest others leave over.
         """
         first, last = self.children(level, domain)
-        room = self.room[level + 1][first:last]
-        usable = np.flatnonzero(room > 0)
-        room = room[usable]
+        fitting = self.fitting[level + 1][first:last]
+        usable = np.flatnonzero(fitting > 0)
+        fitting = fitting[usable]
         if level > self.spread:
             return usable + first, np.ones_like(usable), len(usable)
-        largest = -np.sort(-room)
+        largest = -np.sort(-fitting)
         number = int(np.searchsorted(np.cumsum(largest), pods)) + 1
         rest = pods - int(largest[: number - 1].sum())
-        least = rest + np.maximum(0, room - largest[number - 1])
-        keep = least <= room
+        least = rest + np.maximum(0, fitting - largest[number - 1])
+        keep = least <= fitting
         return usable[keep] + first, least[keep], number
 
     def bundles(self, leaves: Ints, most: int, pods: int) -> Iterator[Ints]:
@@ -268,14 +268,14 @@ class _Problem:
         capacity = self.capacity[-1][leaves]
         for value in np.unique(capacity)[::-1].tolist():
             equal = leaves[capacity == value]
-            number = min(len(equal), most, -(-pods // int(self.room[-1][equal[0]])))
+            number = min(len(equal), most, -(-pods // int(self.fitting[-1][equal[0]])))
             sizes: list[int] = []
             while sum(sizes) < number:
                 sizes.append(min(1 << len(sizes), number - sum(sizes)))
             for end, size in zip(accumulate(sizes), sizes, strict=True):
                 yield equal[end - size : end]
 
-    def step(self, total: Costs, children: Ints, part: Costs, low: int) -> _Step:
+    def step(self, total: Costs, children: Ints, part: Costs, low: int) -> _Addition:
         """The least costs when these children may be used as well, for at least `low` units or not at all."""
         # Of equal costs only the one with the most units matters.
         worth = np.flatnonzero(np.append((part[:, 1:] != part[:, :-1]).any(axis=0), True))
@@ -295,7 +295,7 @@ class _Problem:
                 combined[word, units] = least = costs.min(axis=1)
                 if word + 1 < len(total):
                     open_ = costs == least[:, None]
-        return _Step(children, part, combined, worth)
+        return _Addition(children, part, combined, worth)
 
     def spend(self, looked_at: int) -> None:
         self.left -= looked_at
@@ -317,7 +317,7 @@ class _Problem:
             costs = before.total[:, np.maximum(units - step.worth, 0)] + step.part[:, step.worth]
             taken = int(step.worth[int(np.argmax((costs == step.total[:, units, None]).all(axis=0)))])
             for child in step.children.tolist():
-                most[child] = min(int(self.room[below][child]), taken * unit)
+                most[child] = min(int(self.fitting[below][child]), taken * unit)
             units = max(0, units - taken)
         for child in sorted(most):
             # The last one may not be needed in full.

@@ -51,7 +51,7 @@ def place(
     """
     mark = world.journal.checkpoint()
     try:
-        result = _Trial(world, flavor, options, assume_empty, replacement).place(pod_sets)
+        result = _Placing(world, flavor, options, assume_empty, replacement).place(pod_sets)
     finally:
         world.journal.rollback(mark)
     if not isinstance(result, NoPlacement) or result.field:
@@ -72,7 +72,7 @@ def nodes_for(
     """The rows of the nodes on which `place` finds a place; None: it finds none. Costs less than the places in words,
     or the reasons."""
     mark = world.journal.checkpoint()
-    trial = _Trial(world, flavor, replace(options, optimal=False), bare=True)
+    trial = _Placing(world, flavor, replace(options, optimal=False), bare=True)
     try:
         result = trial.place(pod_sets)
     finally:
@@ -85,7 +85,7 @@ class PlacementRequest:
     """What is looked for: `count` pods of a pod set, within some leaves of a tree (None: anywhere)."""
 
     tree: Tree
-    request: TopologyRequest
+    topology: TopologyRequest
     workers: PodSetRequest
     leader: PodSetRequest | None
     count: int
@@ -96,8 +96,8 @@ class PlacementRequest:
     beside_kept: bool = False
 
 
-class _Trial:
-    """One placement in the making: what it places it charges, through the journal."""
+class _Placing:
+    """A placement in the making: what it places it charges, through the journal."""
 
     def __init__(
         self,
@@ -164,26 +164,28 @@ class _Trial:
                 return NoPlacement(name, self.no_levels(), field="topologyRequest")
             return self.nowhere(workers), self.nowhere(workers if leader is None else leader)
         try:
-            request = read_topology_request(workers.topology, tree.keys)
+            topology = read_topology_request(workers.topology, tree.keys)
         except TopologyRequestError as error:
             return NoPlacement(name, str(error), field=error.field)
-        ask = PlacementRequest(tree, request, workers, leader, workers.count, name)
+        request = PlacementRequest(tree, topology, workers, leader, workers.count, name)
         if self.replacement is not None and workers.name in self.replacement.current:
-            return self.replace_lost(ask, self.replacement)
-        if workers.count % request.size:
-            text = f"the number of pods, {workers.count}, is not a multiple of the slice size {request.size}"
+            return self.replace_lost(request, self.replacement)
+        if workers.count % topology.size:
+            text = f"the number of pods, {workers.count}, is not a multiple of the slice size {topology.size}"
             return NoPlacement(name, text, field="count")
         if not workers.count:
             return self.nowhere(workers), self.nowhere(workers)
-        return self.afresh(ask)
+        return self.afresh(request)
 
-    def afresh(self, ask: PlacementRequest) -> tuple[Placement, Placement] | NoPlacement:
-        leaves = self.search(ask)
+    def afresh(self, request: PlacementRequest) -> tuple[Placement, Placement] | NoPlacement:
+        leaves = self.search(request)
         if isinstance(leaves, NoPlacement):
             return leaves
-        placement = self.charge(ask.tree, ask.workers, leaves.leaves, leaves.pods)
+        placement = self.charge(request.tree, request.workers, leaves.leaves, leaves.pods)
         placement = replace(placement, fallback=leaves.fallback)
-        return placement, placement if ask.leader is None else self.charge_leader(ask.tree, ask.leader, leaves.leader)
+        if request.leader is None:
+            return placement, placement
+        return placement, self.charge_leader(request.tree, request.leader, leaves.leader)
 
     def nowhere(self, pod_set: PodSetRequest) -> Placement:
         """The placement of a pod set that has no pods to place, or whose places are not to be named."""
@@ -194,27 +196,29 @@ class _Trial:
         found = self.world.flavors.get(self.flavor)
         if found is None:
             return f'there is no ResourceFlavor "{self.flavor}"'
-        topology = found.spec.topology_name
-        if topology:
-            return f'there is no Topology "{topology}" with levels, which ResourceFlavor "{self.flavor}" names'
+        name = found.spec.topology_name
+        if name:
+            return f'there is no Topology "{name}" with levels, which ResourceFlavor "{self.flavor}" names'
         return f'Flavor "{self.flavor}" does not support TopologyAwareScheduling'
 
     # --- the search
 
-    def search(self, ask: PlacementRequest) -> Leaves | NoPlacement:
-        tree, request = ask.tree, ask.request
-        key = tree.keys[request.level]
-        fit = self.fit(ask)
+    def search(self, request: PlacementRequest) -> Leaves | NoPlacement:
+        tree, topology = request.tree, request.topology
+        key = tree.keys[topology.level]
+        fit = self.fit(request)
         if not fit.present.any():
             return NoPlacement(
-                ask.name, f"no topology domains at level: {key}", level=key, needed=ask.count // request.size
+                request.name, f"no topology domains at level: {key}", level=key, needed=request.count // topology.size
             )
-        counts = count_up(tree, request, fit.pods, fit.with_leader, fit.leader, fit.score)
-        best_fit = request.mode != "unconstrained" or not self.options.least_free_when_unconstrained
-        search = Search(tree, counts, request, ask.count // request.size, ask.leader is not None, best_fit, fit.present)
+        counts = count_up(tree, topology, fit.pods, fit.with_leader, fit.leader, fit.score)
+        best_fit = topology.mode != "unconstrained" or not self.options.least_free_when_unconstrained
+        search = Search(
+            tree, counts, topology, request.count // topology.size, request.leader is not None, best_fit, fit.present
+        )
         fallback = ""
         if self.options.optimal:
-            fallback = _not_covered(ask, fit)
+            fallback = _not_covered(request, fit)
             if not fallback:
                 try:
                     best = place_optimal(search, self.options.optimal_limit)
@@ -223,7 +227,7 @@ class _Trial:
                 else:
                     if best is not None:
                         return best
-        if self.options.balanced and request.mode == "preferred":
+        if self.options.balanced and topology.mode == "preferred":
             balanced = place_balanced(search)
             if balanced is not None:
                 return replace(balanced, fallback=fallback)
@@ -234,31 +238,31 @@ class _Trial:
                 return replace(leaves, fallback=fallback)
             found = Unfit(found.level, 0)
         if self.bare:
-            return NoPlacement(ask.name, "there is no place")
-        topology = self.world.flavors[self.flavor].spec.topology_name or self.flavor
-        return explain(search, fit, found, ask.name, topology, ask.count)
+            return NoPlacement(request.name, "there is no place")
+        name = self.world.flavors[self.flavor].spec.topology_name or self.flavor
+        return explain(search, fit, found, request.name, name, request.count)
 
-    def fit(self, ask: PlacementRequest) -> LeafFit:
+    def fit(self, request: PlacementRequest) -> LeafFit:
         """What fits on each leaf now."""
-        tree, nodes, workers = ask.tree, self.world.nodes, ask.workers
+        tree, nodes, workers = request.tree, self.world.nodes, request.workers
         present = tree.present(nodes.usable)
         masked = self.mask(tree, workers)
         allowed = _allowed(present, masked)
         score = None
         if self.options.preferred_affinity:
             score = np.zeros(tree.leaves, dtype=np.int64) if masked is None else np.where(allowed, masked.score, 0)
-        if ask.within is not None:
-            allowed = allowed & ask.within
+        if request.within is not None:
+            allowed = allowed & request.within
         free = tree.leaf_free(self.array, nodes.usable)
         vector = self.world.capacity.vector(workers.requests)
-        if ask.leader is None:
+        if request.leader is None:
             if tree.host:
                 pods = self.world.fit_cache.of(vector, assume_empty=self.assume_empty).take(tree.rows)
             else:
                 pods = fits(free, vector, tree.leaves)
             pods *= allowed
-            return LeafFit(present, ask.within, masked, free, vector, pods, None, None, score)
-        own = self.world.capacity.vector(ask.leader.requests)
+            return LeafFit(present, request.within, masked, free, vector, pods, None, None, score)
+        own = self.world.capacity.vector(request.leader.requests)
         if tree.host:
             by_row = self.world.fit_cache.beside(vector, own, assume_empty=self.assume_empty)
             pods, beside, welcome = (numbers.take(tree.rows) for numbers in by_row)
@@ -266,11 +270,11 @@ class _Trial:
             pods, beside, fitting = fits_beside(free, vector, own, tree.leaves)
             welcome = fitting.astype(np.int64)
         pods, beside = pods * allowed, beside * allowed
-        hosts = (welcome > 0) & _allowed(present, self.mask(tree, ask.leader))
-        if ask.within is not None:
-            hosts &= ask.within
+        hosts = (welcome > 0) & _allowed(present, self.mask(tree, request.leader))
+        if request.within is not None:
+            hosts &= request.within
         with_leader = np.where(hosts, beside, pods)
-        return LeafFit(present, ask.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
+        return LeafFit(present, request.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
 
     def mask(self, tree: Tree, pod_set: PodSetRequest) -> Mask | None:
         """What the filters say of the leaves; None where they are not asked, since the leaves are not hosts."""
@@ -307,53 +311,55 @@ class _Trial:
     # --- keeping places
 
     def replace_lost(
-        self, ask: PlacementRequest, replacement: Replacement
+        self, request: PlacementRequest, replacement: Replacement
     ) -> tuple[Placement, Placement] | NoPlacement:
         """New places for those pods of a group that were on the failed node: its workers first, then its leader."""
-        workers, leader = ask.workers, ask.leader
+        workers, leader = request.workers, request.leader
         if replacement.lone_pod:
             return replacement.current[workers.name], replacement.current[workers.name]
         lead = () if leader is None else replacement.kept(leader.name)
         lost = replacement.lost(workers.name)
         if leader is not None and replacement.lost(leader.name) and lost and not replacement.kept(workers.name):
-            return self.afresh(_without(replace(ask, count=lost), replacement.unhealthy))
-        found = self.replace_lost_of(ask, replacement, workers, ask.request, lead)
+            return self.afresh(_without(replace(request, count=lost), replacement.unhealthy))
+        found = self.replace_lost_of(request, replacement, workers, request.topology, lead)
         if leader is None or isinstance(found, NoPlacement):
             return found if isinstance(found, NoPlacement) else (found, found)
-        # Of the request, which is the workers', slices are no matter of the leader's.
-        single = sliced(ask.tree, ask.request, ())
-        leads = self.replace_lost_of(ask, replacement, leader, single, found.domains)
+        # Of the topology request, which is the workers', slices are no matter of the leader's.
+        single = sliced(request.tree, request.topology, ())
+        leads = self.replace_lost_of(request, replacement, leader, single, found.domains)
         return leads if isinstance(leads, NoPlacement) else (found, leads)
 
     def replace_lost_of(
         self,
-        ask: PlacementRequest,
+        request: PlacementRequest,
         replacement: Replacement,
         pod_set: PodSetRequest,
-        request: TopologyRequest,
+        topology: TopologyRequest,
         beside: Sequence[Domain],
     ) -> Placement | NoPlacement:
         """New places for the lost pods of one pod set. `beside`: where the rest of its group is."""
-        tree, kept, lost = ask.tree, replacement.kept(pod_set.name), replacement.lost(pod_set.name)
+        tree, kept, lost = request.tree, replacement.kept(pod_set.name), replacement.lost(pod_set.name)
         if lost <= 0:
             return replacement.current.get(pod_set.name) or self.nowhere(pod_set)
         stale = self.missing(tree, (*kept, *beside))
         if stale is not None:
             return NoPlacement(
-                ask.name,
+                request.name,
                 "Cannot replace the node, because the existing topologyAssignment is invalid, as it contains the "
                 f"stale domain {stale}",
             )
-        request, whole, within = gap(tree, request, kept, beside, lost)
-        if lost % request.size:
+        topology, whole, within = gap(tree, topology, kept, beside, lost)
+        if lost % topology.size:
             return NoPlacement(
-                ask.name, f"cannot find replacement assignment for unhealthy node: {replacement.unhealthy}"
+                request.name, f"cannot find replacement assignment for unhealthy node: {replacement.unhealthy}"
             )
-        ask = replace(ask, workers=pod_set, leader=None, request=request, count=lost, within=within, beside_kept=True)
-        ask = _without(ask, replacement.unhealthy)
-        found = self.search(ask)
+        request = replace(
+            request, workers=pod_set, leader=None, topology=topology, count=lost, within=within, beside_kept=True
+        )
+        request = _without(request, replacement.unhealthy)
+        found = self.search(request)
         if not isinstance(found, NoPlacement) and not are_whole(tree, whole, found.leaves, found.pods):
-            found = self.search(replace(ask, request=sliced(tree, request, whole)))
+            found = self.search(replace(request, topology=sliced(tree, topology, whole)))
         if isinstance(found, NoPlacement):
             return found
         added = self.charge(tree, pod_set, found.leaves, found.pods)
@@ -364,21 +370,21 @@ def _allowed(present: Bools, masked: Mask | None) -> Bools:
     return present if masked is None else present & masked.allowed
 
 
-def _without(ask: PlacementRequest, hostname: str) -> PlacementRequest:
+def _without(request: PlacementRequest, hostname: str) -> PlacementRequest:
     """The same, but not on the node with this hostname."""
-    leaf = ask.tree.leaf((hostname,)) if ask.tree.host else None
+    leaf = request.tree.leaf((hostname,)) if request.tree.host else None
     if leaf is None:
-        return ask
-    within = np.ones(ask.tree.leaves, dtype=np.bool_) if ask.within is None else ask.within.copy()
+        return request
+    within = np.ones(request.tree.leaves, dtype=np.bool_) if request.within is None else request.within.copy()
     within[leaf] = False
-    return replace(ask, within=within)
+    return replace(request, within=within)
 
 
-def _not_covered(ask: PlacementRequest, fit: LeafFit) -> str:
+def _not_covered(request: PlacementRequest, fit: LeafFit) -> str:
     """Why optimal placement is not for this; "" if it is."""
-    if ask.leader is not None:
+    if request.leader is not None:
         return "it does not cover pod set groups"
-    if ask.beside_kept:
+    if request.beside_kept:
         return "other pods of the pod set keep their places"
     if fit.score is not None and np.ptp(fit.score):
         return "preferred node affinity ranks the nodes"

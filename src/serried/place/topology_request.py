@@ -1,4 +1,4 @@
-"""What a topologyRequest asks for, against the levels of a topology; and what is wrong with it."""
+"""A topologyRequest, read against the levels of a topology, and what is wrong with it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def layers_of(request: PodSetTopologyRequest | None) -> list[tuple[str, int]]:
 
 
 def read_topology_request(request: PodSetTopologyRequest | None, keys: Sequence[str]) -> TopologyRequest:
-    """Reads a topologyRequest; None is no wish, which is unconstrained.
+    """Reads a topologyRequest; None is no request, which is unconstrained.
 
     Raises:
         TopologyRequestError: it cannot be met by any topology with these levels.

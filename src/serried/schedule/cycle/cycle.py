@@ -66,8 +66,7 @@ def look_again(turn: Turn, key: Key) -> None:
 
 
 def end(turn: Turn) -> Cycle:
-    """What was decided, and what is to be told. Queues in which nobody is to be looked at rest until something
-    changes."""
+    """The decisions, and the reasons that are new. ClusterQueues without a candidate rest until something changes."""
     state = turn.state
     state.looked_at = None
     for name in list(state.requeue.queues):
@@ -155,5 +154,5 @@ class _Serving:
         return self.looked > 0 and (self.looked >= self.limit or self.spent())
 
     def _is_overtaking(self, entry: Entry) -> bool:
-        """Whether somebody ahead has been woken since the look at them, who may want what this one would take."""
+        """Whether a candidate ahead has been woken since it was looked at: it comes first."""
         return self.woken is not None and self.woken < entry.order and not self.sweep.repeated

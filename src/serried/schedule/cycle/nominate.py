@@ -260,7 +260,7 @@ def preemption_oracle(state: State, queue: ClusterQueueState, info: WorkloadInfo
     node = state.ledger.queue(queue.name)
     nobody = policy.within_cluster_queue == "Never" and (policy.reclaim_within_cohort == "Never" or not node.parent)
 
-    def ask(fr: FlavorResource, amount: int) -> tuple[Fit, int]:
+    def oracle(fr: FlavorResource, amount: int) -> tuple[Fit, int]:
         request = PreemptionRequest(info, queue.name, {fr: amount}, frozenset({fr}))
         targets = [] if nobody else find_targets(state, request, moment)
         if not targets:
@@ -276,7 +276,7 @@ def preemption_oracle(state: State, queue: ClusterQueueState, info: WorkloadInfo
         state.journal.rollback(mark)
         return (Fit.PREEMPT if own else Fit.RECLAIM), borrow
 
-    return ask
+    return oracle
 
 
 def takes(found: Assignment) -> dict[FlavorResource, int]:

@@ -1,4 +1,4 @@
-"""Why a workload waits, and why another has to go: from what was found, to what is told."""
+"""From a nomination to the reason of a wait, and from a target to the message of its preemption."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ class Turn:
             self.preempt(entry)
 
     def refuse(self, entry: Entry) -> None:
-        """It does not fit: it is told why, and waits until something changes that it is blocked on."""
+        """It does not fit: it is unschedulable, with a reason, until something changes that it is blocked on."""
         found, queue, order = entry.found.assignment, entry.queue, entry.order
         start = {
             (i, resource): choice.tried + 1

@@ -113,8 +113,8 @@ def nodes_now(state: State, queue: ClusterQueueState, info: WorkloadInfo, found:
     if len(groups) == 1:
         ((flavor, choices),) = groups.items()
         others, clash = _other_flavors(state, flavor, choices)
-        wanted = [_narrowed(p.pod_set, others) for p in choices]
-        return None if clash else nodes_for(state.world, flavor, wanted, options=state.place_options)
+        requests = [_narrowed(p.pod_set, others) for p in choices]
+        return None if clash else nodes_for(state.world, flavor, requests, options=state.place_options)
     if _search(state, info, groups, assume_empty=False, only_whether=True) is not None:
         return None
     return state.world.rows_of(found.placements)
@@ -217,8 +217,8 @@ def _search(
             others, clash = _other_flavors(state, main, choices)
             if clash:
                 return main, NoPlacement(choices[0].pod_set.name, clash, field="spec.nodeLabels")
-            wanted = [_narrowed(p.pod_set, others) for p in choices]
-            result = place(state.world, main, wanted, options=options, assume_empty=assume_empty)
+            requests = [_narrowed(p.pod_set, others) for p in choices]
+            result = place(state.world, main, requests, options=options, assume_empty=assume_empty)
             if isinstance(result, NoPlacement):
                 return main, result
             for choice, placement in zip(choices, result, strict=True):

@@ -28,7 +28,7 @@ class FairTrial(Trial):
         self.state.ledger.charge(self.request.queue, self.request.needed)
 
     def within_nominal(self) -> bool:
-        """Whether the preemptor's queue is within its quota with what it asks for: it takes back what is its own."""
+        """Whether the preemptor's queue stays within its quota with what is requested: then it takes back its own quota."""
         return not self.over(self.node)
 
     def quota_fits(self, *, borrowing: bool) -> bool:
@@ -125,7 +125,7 @@ def below_common_ancestor(a: QuotaNode, b: QuotaNode) -> tuple[QuotaNode, QuotaN
 
 
 class Offers:
-    """The ClusterQueues to take a victim from, one after the other, chosen anew for the shares of each moment."""
+    """The ClusterQueues to take a target from, one after the other, chosen anew for the shares of each moment."""
 
     def __init__(self, target: QuotaNode, candidates: Mapping[str, Sequence[tuple[Rank, Record]]]) -> None:
         self._target = target

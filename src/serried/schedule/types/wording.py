@@ -134,8 +134,10 @@ def misconfigured(problem: Problem) -> Reason:
 
 def not_optimal(placements: Sequence[Placement]) -> str:
     """Optimal placement was asked for, but not all pod sets are known to have it; "" if they are."""
-    told = [f"The placement of pod set {p.pod_set} may not be optimal: {p.fallback}." for p in placements if p.fallback]
-    return " ".join(told)
+    notes = [
+        f"The placement of pod set {p.pod_set} may not be optimal: {p.fallback}." for p in placements if p.fallback
+    ]
+    return " ".join(notes)
 
 
 def not_covered(pod_set: str, queue: str, resource: str, amount: int, covered: Sequence[str]) -> Reason:
