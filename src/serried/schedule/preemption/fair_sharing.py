@@ -28,7 +28,7 @@ class FairTrial(Trial):
         self.state.ledger.charge(self.request.queue, self.request.needed)
 
     def within_nominal(self) -> bool:
-        """Whether the preemptor's queue stays within its quota with what is requested: then it takes back its own quota."""
+        """Whether the preemptor's queue stays within its quota with the request: then it takes back its own."""
         return not self.over(self.node)
 
     def quota_fits(self, *, borrowing: bool) -> bool:
