@@ -40,7 +40,7 @@ from serried.control.controller import Controller
 from serried.embedded.hollow import HollowNodes
 from serried.jobs import KINDS
 from serried.jobs.kind import JobKind
-from tests.patience import PATIENCE, until
+from tests.patience import PATIENCE, patience, until
 
 BLOCK, RACK, HOST = "topo.example/block", "topo.example/rack", names.HOSTNAME
 GPU = "example.com/gpu"
@@ -325,6 +325,14 @@ class Arena:
         assert condition is not None
         return condition
 
+    async def until_told(self, name: str, *reasons: str) -> None:
+        """Waits until events on objects of this name give these reasons: they are written behind everything else."""
+
+        async def told() -> bool:
+            return set(reasons) <= {reason for reason, _ in await self.events(name)}
+
+        await self.until(told, hint=f"events {', '.join(reasons)} of {name}")
+
     async def until_running(self, name: str, pods: int) -> list[Pod]:
         """Waits until that many pods of the Job run; they are returned by index."""
 
@@ -349,11 +357,16 @@ class Arena:
     async def settle(self) -> None:
         """Waits until nothing is to come: the controller has seen all that is here and has nothing left to do."""
 
+        controller = self.controller
+        assert controller is not None
+
         async def settled() -> bool:
             before = await self._versions()
-            return self._seen() == before and self._is_idle() and await self._versions() == before
+            await controller.idle()
+            return await self._versions() == before
 
-        await self.until(settled, hint="the controller at rest")
+        async with patience():
+            await self.until(settled, hint="the controller at rest")
 
     async def _versions(self) -> dict[tuple[str, Key], str]:
         """Every object of this scenario that the controller watches, and its version."""
@@ -361,32 +374,6 @@ class Arena:
         queue = await self.cluster.list(CLUSTER_QUEUES, field_selector=f"metadata.name={self.queue}")
         objects = chain.from_iterable(each.items for each in (*listings, queue))
         return {(type(o).__name__, o.key): o.metadata.resource_version for o in objects}
-
-    def _seen(self) -> dict[tuple[str, Key], str]:
-        """The same as the controller knows it."""
-        assert self.controller is not None
-        stores = [self.controller._informers[resource].store for resource in (*_WATCHED, CLUSTER_QUEUES)]
-        return {
-            (type(o).__name__, o.key): o.metadata.resource_version
-            for store in stores
-            for o in store.values()
-            if o.metadata.namespace == self.namespace or o.key == ("", self.queue)
-        }
-
-    def _is_idle(self) -> bool:
-        controller = self.controller
-        assert controller is not None
-        status = controller._status
-        gathered = (status._waits, status._due, status._telling, status._queues, status._cohorts)
-        return not (
-            controller._running
-            or controller._tasks
-            or controller._wake.is_set()
-            or controller.engine.dirty
-            or controller.state.changed_gangs
-            or any(gathered)
-            or controller._recorder._waiting
-        )
 
     async def until_free(self, *, pending: int = 0) -> None:
         """Waits until the ClusterQueue's status says that nothing is used and so many wait."""

@@ -55,8 +55,7 @@ async def test_the_queue_that_used_more_waits(arena: Arena, tmp_path: Path) -> N
     await arena.until_condition("again", WorkloadCondition.QUOTA_RESERVED, "False")
     await arena.submit(job("other", 8, queue="calm", seconds=0.1))
     await arena.until_condition("other", WorkloadCondition.QUOTA_RESERVED, "False")
-    before = await gpus_used(arena, "busy")
-    assert before > 0
+    before = await arena.until(lambda: gpus_used(arena, "busy"))
 
     async def more() -> bool:
         return await gpus_used(arena, "busy") > before  # it goes on counting while the job runs

@@ -53,11 +53,9 @@ async def test_a_gang_fills_one_rack_rank_by_rank(arena: Arena) -> None:
         return group is not None and (group.status.phase, group.status.succeeded) == (CoschedulingPhase.FINISHED, 8)
 
     await arena.until(group_is_over)
-    reasons = {reason for reason, _ in await arena.events("train")}
-    assert {"CreatedWorkload", "Started"} <= reasons
+    await arena.until_told("train", "CreatedWorkload", "Started")
     assert workload is not None
-    reasons = {reason for reason, _ in await arena.events(workload.metadata.name)}
-    assert {"QuotaReserved", "Admitted", "FinishedWorkload"} <= reasons
+    await arena.until_told(workload.metadata.name, "QuotaReserved", "Admitted", "FinishedWorkload")
 
 
 async def test_a_gang_larger_than_any_rack_waits_with_the_reason_and_without_pods(arena: Arena) -> None:

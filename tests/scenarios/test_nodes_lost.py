@@ -119,8 +119,7 @@ async def test_a_planned_node_that_closes_before_the_start(arena: Arena, how: st
     assert (evicted.status, evicted.reason) == ("False", "QuotaReserved")
     assert lost in evicted.message
     await arena.until_condition("train", WorkloadCondition.ADMITTED)
-    reasons = {reason for reason, _ in await arena.events(await arena.workload_name("train"))}
-    assert "EvictedDueToNodeFailures" in reasons
+    await arena.until_told(await arena.workload_name("train"), "EvictedDueToNodeFailures")
 
 
 async def test_a_gang_with_no_other_place_waits_and_says_so(arena: Arena) -> None:

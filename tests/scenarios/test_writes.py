@@ -8,14 +8,9 @@ from typing import Any
 
 import pytest
 
-from serried.api.core import Event
-from serried.api.meta import ObjectMeta
 from serried.api.names import WorkloadCondition
-from serried.api.resources import EVENTS, JOBS, WORKLOADS, Resource
+from serried.api.resources import WORKLOADS, Resource
 from serried.cluster.protocol import Cluster
-from serried.control import events
-from serried.control.controller import utc_now
-from serried.embedded.server import EmbeddedCluster
 from tests.patience import patience
 from tests.scenarios.arena import Arena, job
 from tests.scenarios.faults import Faults
@@ -77,23 +72,3 @@ async def test_an_admission_waits_for_what_is_being_written_of_the_wait(
     late.go_on.set()
     await arena.until_condition("second", WorkloadCondition.FINISHED)
     assert not [r.message for r in caplog.records if "refused" in r.message]
-
-
-async def test_a_storm_of_events_is_written_at_a_bounded_rate() -> None:
-    """So many at once, then so many a second; what is not written yet goes on waiting."""
-    cluster = EmbeddedCluster()
-    recorder = events.Recorder(cluster, utc_now)
-    about = JOBS.type(metadata=ObjectMeta(name="train", namespace="default", uid="u1"))
-    writing = asyncio.create_task(recorder.run())
-    start = asyncio.get_running_loop().time()
-    try:
-        for i in range(1000):
-            recorder.event(JOBS, about, "Storm", f"number {i}")
-        await asyncio.sleep(1)
-        written: list[Event] = (await cluster.list(EVENTS, "default")).items
-        took = asyncio.get_running_loop().time() - start
-    finally:
-        writing.cancel()
-        await asyncio.wait({writing})
-    assert events._BURST <= len(written) <= events._BURST + events._RATE * took + 1
-    assert min(int(e.message.split()[1]) for e in written) == 0

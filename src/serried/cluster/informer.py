@@ -35,8 +35,10 @@ class Informer(Generic[T]):
 
     `on_change(old, new)` is called for each change, in the order of the object's versions, with the store already
     changed: (None, new) for a new object, (old, new) for a change, (old, None) for a deletion. Both are the same
-    object: one that was deleted and made again under its name is a deletion and then a new object. What an
-    exception of it leaves behind is the callback's affair: it is logged, and the next change comes as usual.
+    object: one that was deleted and made again under its name is a deletion and then a new object.
+
+    A callback must not raise. If one does, the informer has failed: it ends, and calls back no more, because whoever
+    has missed one change cannot make sense of the next. `synced` and `stop` raise what the callback did.
 
     What is older than the store, or not newer than the object's deletion, is ignored, wherever it comes from.
     Versions are compared as integers, as Kubernetes 1.35 allows; those that are not integers are taken as they come.
@@ -48,7 +50,7 @@ class Informer(Generic[T]):
 
     `keep` says what of an object is kept, and so what callbacks see of it; by default all.
 
-    Failures are logged once for each kind of them until it works again, and never end the informer.
+    Failures of the server are logged once for each kind of them until it works again, and never end the informer.
     """
 
     def __init__(
@@ -78,24 +80,54 @@ class Informer(Generic[T]):
         self._tombstones: dict[Key, str] = {}
         self._synced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._failed: Exception | None = None  # what a callback raised
         self._complaints: set[tuple[type[ApiError], int]] = set()
         self._failures = 0
 
     def start(self) -> None:
         """Begin to list and watch. The informer lives until `stop`."""
-        if self._task is None:
+        if self._task is None and self._failed is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"informer {self.resource!r}")
 
     async def stop(self) -> None:
-        """No callback comes after this. The store stays as it is; `start` goes on from there."""
+        """No callback comes after this. The store stays as it is; `start` goes on from there.
+
+        Raises what a callback has raised.
+        """
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
+        if self._failed is not None:
+            raise self._failed
 
     async def synced(self) -> None:
-        """Waits until the first list is in the store and all its callbacks have been called."""
+        """Waits until the first list is in the store and all its callbacks have been called.
+
+        Raises what a callback has raised.
+        """
         await self._synced.wait()
+        if self._failed is not None:
+            raise self._failed
+
+    async def caught_up(self) -> None:
+        """Waits until all that the server holds at this moment has been seen. It lists everything: for tests.
+
+        Raises `ApiError`, or what a callback has raised.
+        """
+        listing = await self._cluster.list(self.resource, self._namespace, **self._selectors)
+        while not self._has(listing):  # noqa: ASYNC110 an event for each change would be for this alone
+            await asyncio.sleep(0.002)
+        await self.synced()
+
+    def _has(self, listing: Listing[T]) -> bool:
+        """Whether the store is no older than the list."""
+        listed = {obj.key: obj.metadata.resource_version for obj in listing.items}
+        seen = {key: obj.metadata.resource_version for key, obj in self.store.items()}
+        return self._failed is not None or (
+            all(not _newer(version, seen.get(key) or self._tombstones.get(key, "0")) for key, version in listed.items())
+            and all(key in listed or _newer(version, listing.resource_version) for key, version in seen.items())
+        )
 
     def observe(self, obj: T) -> None:
         """Takes the response to a write of our own as the event that will come of it, now.
@@ -259,17 +291,25 @@ class Informer(Generic[T]):
             self._call(old, None)
 
     def _call(self, old: T | None, new: T | None) -> None:
-        try:
-            self._on_change(old, new)
-        except Exception:
-            obj = cast(T, new or old)
-            log.exception("%r %s/%s: the change could not be handled", self.resource, *obj.key)
+        if self._failed is None:
+            try:
+                self._on_change(old, new)
+            except Exception as error:  # noqa: BLE001 whatever it is, the callback is lost
+                self._fail(cast(T, new or old).key, error)
 
     def _report(self, found: Malformed) -> None:
-        try:
-            self._on_malformed(found)
-        except Exception:
-            log.exception("%r %s/%s: the malformed object could not be handled", self.resource, *found.key)
+        if self._failed is None:
+            try:
+                self._on_malformed(found)
+            except Exception as error:  # noqa: BLE001 whatever it is, the callback is lost
+                self._fail(found.key, error)
+
+    def _fail(self, key: Key, error: Exception) -> None:
+        log.critical("%r %s/%s: a callback failed, nothing more is watched", self.resource, *key, exc_info=error)
+        self._failed = error
+        self._synced.set()
+        if self._task is not None:
+            self._task.cancel()
 
     def _log_malformed(self, found: Malformed) -> None:
         log.warning("%r %s/%s is ignored: %s", self.resource, *found.key, found.error)

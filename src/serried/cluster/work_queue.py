@@ -111,6 +111,16 @@ class WorkQueue(Generic[K]):
         if (timer := self._timers.pop(key, None)) is not None:
             timer.cancel()
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no call runs, no key waits for its turn, and none that failed is to be handled again."""
+        return not (self._running or self._waiting or self._failures)
+
+    async def done(self, key: K) -> None:
+        """Waits until no call for this key runs or waits for its turn. Timers do not count."""
+        while self._running and (key in self._running or key in self._waiting):
+            await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
+
     async def idle(self) -> None:
         """Waits until no call runs and no key waits for its turn. Timers do not count."""
         while self._running:
@@ -145,6 +155,8 @@ class WorkQueue(Generic[K]):
         except Exception as error:  # noqa: BLE001 what to do about it is for `retry` to say
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             look_again = self._retry(key, error, failures)
+            if look_again is None:
+                del self._failures[key]
         else:
             self._failures.pop(key, None)
         if look_again is not None:

@@ -1,190 +1,187 @@
-"""Writes what a cycle has decided: admissions, evictions, ends. It decides nothing."""
+"""The one writer of Workloads' status: decisions of cycles, actions of reconciles, and why Workloads wait."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Literal
-
-import msgspec
+from functools import partial
 
 from serried.api.kueue import Workload
-from serried.api.meta import Key, condition_is, find_condition
-from serried.api.names import WorkloadCondition
+from serried.api.meta import Key
 from serried.api.resources import WORKLOADS
-from serried.cluster.protocol import ApiError, Cluster, Invalid, NotFound
+from serried.cluster.protocol import ApiError, Conflict, Forbidden, Invalid, NotFound
+from serried.cluster.work_queue import Retry, WorkQueue, back_off
 from serried.control.events import Recorder
 from serried.control.executor import Observe
-from serried.lifecycle import conditions
+from serried.control.gate import Gate
+from serried.control.intent import Intent, Write
+from serried.control.pace import LANES, rest
+from serried.lifecycle.actions import PatchWorkload
 from serried.lifecycle.cluster_state import ClusterState
-from serried.schedule.types.decisions import Admit, Evict
+from serried.schedule.types.decisions import Admit, Cycle
 
 log = logging.getLogger(__name__)
 
-#: The versions of a Workload before and after a write; None: nothing was written.
-Told = asyncio.Future[tuple[str, str] | None]
-
-RETRY_FIRST, RETRY_MOST = 0.2, 5.0  # seconds between tries of a write that failed
-
 
 class DecisionWriter:
-    """Carries out the decisions of cycles, each in a task of its own; `wake` asks for another cycle."""
+    """Writes to each Workload the latest of what is intended for it, one patch at a time.
+
+    Decisions are written at once, as often as it takes; only an admission that is refused is taken back in the engine,
+    after a pause that grows each time. Reasons of waits are written behind them, a few at a time (`serried.control.
+    pace`): who has been let in by then needs none.
+
+    `wake` asks for another cycle, `retry` is that of a `WorkQueue`.
+    """
 
     def __init__(
         self,
-        cluster: Cluster,
+        gate: Gate,
         state: ClusterState,
         recorder: Recorder,
         observe: Observe,
         clock: Callable[[], datetime],
         wake: Callable[[], None],
+        retry: Retry[Key],
     ) -> None:
-        self._cluster = cluster
+        self._gate = gate
         self._state = state
         self._recorder = recorder
         self._observe = observe
         self._clock = clock
         self._wake = wake
-        #: admissions that are being written
-        self.admitting: dict[Key, asyncio.Task[None]] = {}
+        self._intents: dict[Key, Intent] = {}
         self._refusals: dict[Key, int] = {}  # how often a Workload's admission was refused in a row
+        self._queue: WorkQueue[Key] = WorkQueue(self._write, retry=retry)
+        self._reasons: WorkQueue[Key] = WorkQueue(self._tell, parallelism=LANES, retry=retry)
 
-    async def admit(self, admit: Admit, *, after: Told | None = None) -> None:
-        """Writes a reservation or an admission; a refused one is taken back in the engine.
+    def start(self) -> None:
+        self._queue.start()
+        self._reasons.start()
 
-        `after`: a write of our own that is on its way. What was decided for the version before it holds after it.
-        """
-        try:
-            if after is not None:
-                await asyncio.wait({after})
-                if (versions := after.result()) is not None and versions[0] == admit.resource_version:
-                    admit = msgspec.structs.replace(admit, resource_version=versions[1])
-            await self._write_admission(admit)
-        finally:
-            if self._is_latest(admit.key):
-                del self.admitting[admit.key]
+    async def stop(self) -> None:
+        await self._reasons.stop()
+        await self._queue.stop()
 
-    def _is_latest(self, key: Key) -> bool:
-        """Whether the task that asks writes the latest admission of this Workload."""
-        return self.admitting.get(key) is asyncio.current_task()
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is left to be written."""
+        return self._queue.is_quiet and self._reasons.is_quiet
 
-    async def _write_admission(self, admit: Admit) -> None:
-        workload = self._state.workloads.get(admit.key)
-        if workload is None or workload.metadata.uid != admit.uid:
-            return  # deleted meanwhile: the engine has let go of it
-        if condition_is(workload.status.conditions, WorkloadCondition.FINISHED):
-            return  # over meanwhile: the same
-        queue = admit.admission.cluster_queue
-        changes = []
-        if admit.kind == "new":
-            changes += [conditions.reserved(queue, admit.waited, admit.note), *conditions.requeued(workload)]
-        if admit.admitted:
-            changes.append(conditions.admitted(queue))
-        # A check that has answered already keeps what it has said.
-        said = {(c.name, c.state): c for c in workload.status.admission_checks}
-        checks = [said.get((c.name, c.state), c) for c in admit.checks]
-        patch = conditions.status_patch(workload, changes, self._clock(), admission=admit.admission, checks=checks)
-        # It was decided for this version: if anything has changed since, it has to be decided anew.
-        patch["metadata"]["resourceVersion"] = admit.resource_version
-        if admit.kind in ("new", "replacement"):  # of its places, none is on a node that was lost before
-            patch["status"]["unhealthyNodes"] = None
-        try:
-            written: Workload = await self._cluster.patch(
-                WORKLOADS, admit.key[1], admit.key[0], patch=patch, subresource="status"
-            )
-        except ApiError as error:
-            log.info("admission of %s/%s refused: %s", *admit.key, error)
-            if isinstance(error, Invalid):
-                message = f"the API server refuses the admission: {error.message}"
-                self._recorder.event(WORKLOADS, workload, "Pending", message, warning=True)
-            await self._withdraw(admit)
+    def decide(self, cycle: Cycle) -> None:
+        """Takes what a cycle has decided."""
+        for wait in cycle.waits:
+            self._intent(wait.key).reason = wait.reason
+            self._reasons.add(wait.key)
+        for admit in cycle.decisions:
+            intent = self._intent(admit.key)
+            intent.admit, intent.reason = admit, None
+            self._reasons.forget(admit.key)
+            self._queue.add(admit.key)
+        for evict in cycle.evictions:
+            self._intent(evict.key).take_eviction(evict, self._state.workloads.get(evict.key))
+            self._queue.add(evict.key)
+
+    def step(self, step: PatchWorkload) -> None:
+        """Takes what a reconcile has found to be due. If it was decided on a version that is no longer the latest, it
+        is dropped: the reconcile that follows each change decides anew."""
+        self._intent(step.workload.key).step = step
+        self._queue.add(step.workload.key)
+
+    def _intent(self, key: Key) -> Intent:
+        return self._intents.setdefault(key, Intent())
+
+    async def _tell(self, key: Key) -> None:
+        """Gives the reason of this Workload's wait its turn."""
+        intent = self._intents.get(key)
+        if intent is None or intent.reason is None:
             return
-        self._refusals.pop(admit.key, None)
-        self._observe(WORKLOADS, written)
-        for change in changes:
-            if change.status == "True" and not condition_is(workload.status.conditions, change.type):
-                self._recorder.event(WORKLOADS, written, change.reason, change.message)
+        intent.tell = True
+        started = time.monotonic()
+        self._queue.add(key)
+        await self._queue.done(key)
+        await asyncio.sleep(rest(time.monotonic() - started))
 
-    async def evict(self, evict: Evict) -> None:
-        """Writes that a workload has to go. What follows from that, the reconciler does when it is seen."""
-        if (writing := self.admitting.get(evict.key)) is not None:  # what is not written yet cannot be taken back
-            await asyncio.wait({writing})
-        if evict.deactivate:
-            await self._write(evict.key, evict.uid, lambda w: ({"spec": {"active": False}}, ""))
-
-        since = _reserved_since(self._state.workloads.get(evict.key))
-
-        def patch(workload: Workload) -> tuple[dict[str, Any], Literal["", "status"]] | None:
-            if workload.status.admission is None or _reserved_since(workload) != since:
-                return None  # it has gone by itself, and may be back
-            changes = [conditions.evicted(evict.reason, evict.message)]
-            if evict.preempted:
-                changes.append(conditions.preempted(evict.preempted, evict.message))
-            return conditions.status_patch(workload, changes, self._clock()), "status"
-
-        written = await self._write(evict.key, evict.uid, patch)
-        if written is not None:
-            self._recorder.event(WORKLOADS, written, f"EvictedDueTo{evict.reason}", evict.message)
-            if evict.preempted:
-                self._recorder.event(WORKLOADS, written, "Preempted", evict.message)
-
-    async def _write(
-        self,
-        key: Key,
-        uid: str,
-        patch: Callable[[Workload], tuple[dict[str, Any], Literal["", "status"]] | None],
-    ) -> Workload | None:
-        """Writes a decision that must not be lost, as often as it takes; None: it has become pointless."""
-        delay = RETRY_FIRST
-        while True:
-            workload = self._state.workloads.get(key)
-            if workload is None or workload.metadata.uid != uid:
-                return None
-            if condition_is(workload.status.conditions, WorkloadCondition.FINISHED):
-                return None
-            change = patch(workload)
-            if change is None:
-                return None
+    async def _write(self, key: Key) -> float | None:
+        """All that is due for one Workload. Raises the `ApiError` of a write that has to be tried again."""
+        intent = self._intents.get(key)
+        if intent is None:
+            return None
+        if intent.doubtful is not None:
+            await self._find_out(key, intent, intent.doubtful)
+        requests = partial(self._state.engine.resource_requests, key)
+        while (workload := self._state.workloads.get(key)) is not None:
+            write = intent.next_write(workload, requests, self._clock())
+            if write is None:
+                break
             try:
-                written: Workload = await self._cluster.patch(
-                    WORKLOADS, key[1], key[0], patch=change[0], subresource=change[1]
-                )
-            except NotFound:
-                return None
+                written = await self._patch(workload, write)
             except ApiError as error:
-                log.info("Workload %s/%s: %s", *key, error)
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, RETRY_MOST)
+                if isinstance(write.of, Admit):
+                    intent.done(write)
+                    intent.doubtful = write.of
+                    return self._doubt(workload, error)
+                self._complain(workload, write, error)
+                if not _is_pointless(write, error):
+                    raise
+                intent.done(write)
                 continue
-            self._observe(WORKLOADS, written)
-            return written
+            intent.done(write)
+            if write.sort == "reason":
+                intent.told = (workload.metadata.resource_version, written.metadata.resource_version)
+        if workload is None or intent.is_empty:
+            del self._intents[key]
+        return None
 
-    async def _withdraw(self, admit: Admit) -> None:
-        """Takes a refused admission back in the engine, after a pause that doubles each time, unless it went through.
+    async def _patch(self, workload: Workload, write: Write) -> Workload:
+        """The one place where a Workload is patched."""
+        meta = workload.metadata
+        written = await self._gate.patch(
+            WORKLOADS, meta.name, meta.namespace, patch=write.patch, subresource=write.subresource
+        )
+        if isinstance(write.of, Admit):
+            self._refusals.pop(workload.key, None)
+        self._observe(WORKLOADS, written)
+        for event in write.events:
+            self._recorder.event(WORKLOADS, written, event.reason, event.message, warning=event.warning)
+        return written
 
-        A write without an answer may have been carried out; what it takes is nobody else's until that is known.
-        """
-        times = self._refusals[admit.key] = self._refusals.get(admit.key, 0) + 1
-        pause = min(RETRY_MOST, RETRY_FIRST * 2.0 ** (times - 2))
-        while True:
-            await asyncio.sleep(pause)
-            try:
-                self._observe(WORKLOADS, await self._cluster.get(WORKLOADS, admit.key[1], admit.key[0]))
-                break
-            except NotFound:
-                self._refusals.pop(admit.key, None)
-                break
-            except ApiError as error:
-                log.info("whether %s/%s is admitted is not known yet: %s", *admit.key, error)
-                pause = min(RETRY_MOST, 2 * pause)
-        workload = self._state.workloads.get(admit.key)
-        if workload is not None and workload.metadata.uid == admit.uid and self._is_latest(admit.key):
-            self._state.engine.withdraw(admit.key)
+    def _complain(self, workload: Workload, write: Write, error: ApiError) -> None:
+        """Says on the Workload what its author can do something about."""
+        if write.sort == "step" and isinstance(error, Invalid | Forbidden):
+            reason = "Forbidden" if isinstance(error, Forbidden) else "Misconfigured"
+            log.warning("Workload %s/%s: the API server refuses a write: %s", *workload.key, error)
+            self._recorder.event(WORKLOADS, workload, reason, error.message, warning=True)
+
+    def _doubt(self, workload: Workload, error: ApiError) -> float:
+        """An admission was refused. Returns after how many seconds it is taken back, if it did not go through: what a
+        write without an answer may have taken is nobody else's until that is known."""
+        key = workload.key
+        log.info("admission of %s/%s refused: %s", *key, error)
+        if isinstance(error, Invalid):
+            message = f"the API server refuses the admission: {error.message}"
+            self._recorder.event(WORKLOADS, workload, "Pending", message, warning=True)
+        self._refusals[key] = self._refusals.get(key, 0) + 1
+        return back_off(self._refusals[key])
+
+    async def _find_out(self, key: Key, intent: Intent, doubtful: Admit) -> None:
+        """Takes a refused admission back in the engine, unless it went through, or a newer one has been decided on."""
+        try:
+            self._observe(WORKLOADS, await self._gate.get(WORKLOADS, key[1], key[0]))
+        except NotFound:
+            self._refusals.pop(key, None)
+        intent.doubtful = None
+        workload = self._state.workloads.get(key)
+        if intent.admit is None and workload is not None and workload.metadata.uid == doubtful.uid:
+            self._state.engine.withdraw(key)
             self._wake()
 
 
-def _reserved_since(workload: Workload | None) -> datetime | None:
-    found = find_condition(workload.status.conditions, WorkloadCondition.QUOTA_RESERVED) if workload else None
-    return found.last_transition_time if found is not None else None
+def _is_pointless(write: Write, error: ApiError) -> bool:
+    """Whether a write that failed need not be tried again."""
+    if isinstance(error, NotFound):
+        return True
+    # Whatever has overtaken a step brings another reconcile; what the server will never take is as good as told.
+    return write.sort == "step" and isinstance(error, Conflict | Invalid)

@@ -15,14 +15,17 @@ from serried.api.meta import Object, ObjectMeta
 from serried.api.names import SCHEDULER_NAME
 from serried.api.resources import EVENTS, Resource
 from serried.cluster.protocol import ApiError, Cluster, NotFound
+from serried.cluster.work_queue import WorkQueue
+from serried.control.pace import rest
 
 log = logging.getLogger(__name__)
 
 _MESSAGE_LIMIT = 1024
 _WAITING = 2000  # events not yet written; the oldest are dropped beyond it
 _REMEMBERED = 4000  # events that a repetition can be folded into
-# A storm of events must not take the API server's time from decisions: so many at once, then so many a second.
-_BURST, _RATE = 200, 10.0
+
+#: What makes events one event: uid of the object, reason, message.
+Identity = tuple[str, str, str]
 
 
 class Recorder:
@@ -31,11 +34,21 @@ class Recorder:
     def __init__(self, cluster: Cluster, clock: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._clock = clock
-        self._waiting: OrderedDict[tuple[str, str, str], Event] = OrderedDict()
-        self._written: OrderedDict[tuple[str, str, str], tuple[str, int]] = OrderedDict()
-        self._wake = asyncio.Event()
-        self._tokens = float(_BURST)
-        self._filled = time.monotonic()
+        self._waiting: OrderedDict[Identity, Event] = OrderedDict()
+        self._written: OrderedDict[Identity, tuple[str, int]] = OrderedDict()
+        self._queue: WorkQueue[Identity] = WorkQueue(self._write, parallelism=1, retry=_lose)
+
+    def start(self) -> None:
+        self._queue.start()
+
+    async def stop(self) -> None:
+        """What has not been written by then is lost."""
+        await self._queue.stop()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is left to be written."""
+        return self._queue.is_quiet
 
     def event(self, resource: Resource[Any], obj: Object, reason: str, message: str, *, warning: bool = False) -> None:
         """An event about `obj`. Identical ones (same object, reason and text) become one with a count."""
@@ -67,43 +80,40 @@ class Recorder:
             reporting_component=SCHEDULER_NAME,
         )
         if len(self._waiting) > _WAITING:
-            self._waiting.popitem(last=False)
-        self._wake.set()
+            self._queue.forget(self._waiting.popitem(last=False)[0])
+        self._queue.add(identity)
 
-    async def run(self) -> None:
-        """Writes events until cancelled. A failed write loses that event, never more."""
-        while True:
-            await self._wake.wait()
-            while self._waiting:
-                await self._turn()
-                identity, event = self._waiting.popitem(last=False)
-                try:
-                    await self._write(identity, event)
-                except ApiError as error:
-                    log.debug("event %s on %s not written: %s", event.reason, event.involved_object.name, error)
-            self._wake.clear()
+    async def _write(self, identity: Identity) -> None:
+        event = self._waiting.pop(identity, None)
+        if event is None:
+            return  # dropped for newer ones
+        started = time.monotonic()
+        if not await self._count_up(identity, event):
+            made = await self._cluster.create(EVENTS, event, event.metadata.namespace)
+            self._written[identity] = (made.metadata.name, event.count)
+            if len(self._written) > _REMEMBERED:
+                self._written.popitem(last=False)
+        await asyncio.sleep(rest(time.monotonic() - started))
 
-    async def _turn(self) -> None:
-        """Waits until the next event may be written."""
-        now = time.monotonic()
-        self._tokens = min(_BURST, self._tokens + _RATE * (now - self._filled)) - 1
-        self._filled = now
-        if self._tokens < 0:
-            await asyncio.sleep(-self._tokens / _RATE)
+    async def _count_up(self, identity: Identity, event: Event) -> bool:
+        """Adds to an event that was written before; False: there is none any more."""
+        if identity not in self._written:
+            return False
+        name, count = self._written[identity]
+        count += event.count
+        patch = {"count": count, "lastTimestamp": event.last_timestamp}
+        try:
+            await self._cluster.patch(EVENTS, name, event.metadata.namespace, patch=patch)
+        except NotFound:  # events expire
+            del self._written[identity]
+            return False
+        self._written[identity] = (name, count)
+        return True
 
-    async def _write(self, identity: tuple[str, str, str], event: Event) -> None:
-        namespace = event.metadata.namespace
-        if (before := self._written.get(identity)) is not None:
-            name, count = before[0], before[1] + event.count
-            try:
-                await self._cluster.patch(
-                    EVENTS, name, namespace, patch={"count": count, "lastTimestamp": event.last_timestamp}
-                )
-                self._written[identity] = (name, count)
-                return
-            except NotFound:  # events expire
-                del self._written[identity]
-        made = await self._cluster.create(EVENTS, event, namespace)
-        self._written[identity] = (made.metadata.name, event.count)
-        if len(self._written) > _REMEMBERED:
-            self._written.popitem(last=False)
+
+def _lose(identity: Identity, error: Exception, failures: int) -> None:
+    """A write that fails loses that event, never more."""
+    if isinstance(error, ApiError):
+        log.debug("event %s not written: %s", identity[1], error)
+    else:
+        log.error("event %s not written", identity[1], exc_info=error)

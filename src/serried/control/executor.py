@@ -10,8 +10,9 @@ from typing import Any, Literal, TypeVar
 from serried.api import names
 from serried.api.meta import Object
 from serried.api.resources import COSCHEDULING_POD_GROUPS, PODS, WORKLOADS, Resource
-from serried.cluster.protocol import ApiError, Cluster, Conflict, NotFound
+from serried.cluster.protocol import ApiError, Conflict, NotFound
 from serried.control.events import Recorder
+from serried.control.gate import Gate
 from serried.gang.plan import Move
 from serried.lifecycle.actions import (
     Action,
@@ -37,9 +38,15 @@ class Executor:
     """Carries out actions. What the server answers is shown to the informers at once, before the watch brings it."""
 
     def __init__(
-        self, cluster: Cluster, recorder: Recorder, observe: Observe, node_of: Callable[[str], str | None]
+        self,
+        gate: Gate,
+        recorder: Recorder,
+        observe: Observe,
+        node_of: Callable[[str], str | None],
+        patch_workload: Callable[[PatchWorkload], None],
     ) -> None:
-        self._cluster = cluster
+        self._gate = gate
+        self._patch_workload = patch_workload
         self._recorder = recorder
         self._observe = observe
         self._node_of = node_of
@@ -62,16 +69,14 @@ class Executor:
             case CreateWorkload():
                 await self._create_workload(action)
             case PatchWorkload():
-                await self._patch(WORKLOADS, action.workload, action.patch, "status" if action.status else "")
-                if action.event is not None:
-                    self._recorder.event(WORKLOADS, action.workload, *action.event)
+                self._patch_workload(action)
             case DeleteWorkload():
                 meta = action.workload.metadata
-                await self._cluster.delete(WORKLOADS, meta.name, meta.namespace, uid=meta.uid)
+                await self._gate.delete(WORKLOADS, meta.name, meta.namespace, uid=meta.uid)
                 self._recorder.event(WORKLOADS, action.workload, "DeletedWorkload", f"Deleted: {action.why}")
             case CreatePodGroup():
                 group = action.pod_group
-                made = await self._cluster.create(COSCHEDULING_POD_GROUPS, group, group.metadata.namespace)
+                made = await self._gate.create(COSCHEDULING_POD_GROUPS, group, group.metadata.namespace)
                 self._observe(COSCHEDULING_POD_GROUPS, made)
             case Place():
                 await self._place(action)
@@ -81,7 +86,7 @@ class Executor:
 
     async def _create_workload(self, action: CreateWorkload) -> None:
         namespace = action.workload.metadata.namespace
-        made = await self._cluster.create(WORKLOADS, action.workload, namespace)
+        made = await self._gate.create(WORKLOADS, action.workload, namespace)
         self._observe(WORKLOADS, made)
         owner, text = action.owner, f"Created Workload: {namespace}/{made.metadata.name}"
         self._recorder.event(owner.resource, owner.object, "CreatedWorkload", text)
@@ -107,7 +112,7 @@ class Executor:
             node = self._node_of(move.values[-1])
             if node is None:
                 raise Conflict(409, "NodeGone", f"the plan names node {move.values[-1]}, which is gone")
-            await self._cluster.bind(namespace, move.pod, node, uid=move.uid)
+            await self._gate.bind(namespace, move.pod, node, uid=move.uid)
             return
         others = [{"name": g} for g in move.gates if g != names.TOPOLOGY_GATE]
         patch = {
@@ -117,7 +122,7 @@ class Executor:
                 "nodeSelector": dict(zip(move.levels, move.values, strict=True)),
             },
         }
-        self._observe(PODS, await self._cluster.patch(PODS, move.pod, namespace, patch=patch))
+        self._observe(PODS, await self._gate.patch(PODS, move.pod, namespace, patch=patch))
 
     async def _patch(
         self, resource: Resource[T], obj: T, patch: Mapping[str, Any], subresource: Literal["", "status"]
@@ -125,5 +130,5 @@ class Executor:
         meta = obj.metadata
         self._observe(
             resource,
-            await self._cluster.patch(resource, meta.name, meta.namespace, patch=patch, subresource=subresource),
+            await self._gate.patch(resource, meta.name, meta.namespace, patch=patch, subresource=subresource),
         )

@@ -10,12 +10,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from serried.api.meta import condition_is
-from serried.api.resources import CLUSTER_QUEUES, LOCAL_QUEUES, NAMESPACES, RESOURCE_FLAVORS, WORKLOADS
+from serried.api.meta import ObjectMeta, condition_is
+from serried.api.resources import (
+    CLUSTER_QUEUES,
+    EVENTS,
+    JOBS,
+    LOCAL_QUEUES,
+    NAMESPACES,
+    RESOURCE_FLAVORS,
+    WORKLOADS,
+)
 from serried.cluster.protocol import Unavailable
+from serried.cluster.work_queue import retry_later
+from serried.control import events, pace
 from serried.control.config import Configuration
-from serried.control.controller import Controller
+from serried.control.controller import Controller, utc_now
+from serried.control.gate import Gate
+from serried.control.status_writer import StatusWriter
 from serried.embedded.server import EmbeddedCluster
+from serried.lifecycle.cluster_state import ClusterState
+from serried.schedule.engine import Engine
 from tests.patience import patience
 from tests.scenarios.faults import Faults
 from tests.unit.schedule.objects import NS, cluster_queue, flavor, local_queue, workload
@@ -23,8 +37,14 @@ from tests.unit.schedule.objects import NS, cluster_queue, flavor, local_queue, 
 
 async def test_a_writer_that_is_stopped_before_its_writes_begin_leaves_nothing_behind() -> None:
     cluster = EmbeddedCluster()
-    writer = Controller(cluster, Configuration())._status
-    writer.queues([("", f"queue-{i}") for i in range(20)])
+    engine = Engine()
+    state = ClusterState(engine, lambda owner: None)
+    for i in range(20):
+        engine.set_cluster_queue(cluster_queue(f"queue-{i}"))
+    writer = StatusWriter(
+        Gate(cluster), state, lambda resource, obj: None, lambda resource, key: None, utc_now, 1.0, retry_later
+    )
+    writer.look()
     running = asyncio.create_task(writer.run())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -32,6 +52,47 @@ async def test_a_writer_that_is_stopped_before_its_writes_begin_leaves_nothing_b
         running.cancel()
         await asyncio.wait([running])
         gc.collect()
+    await cluster.close()
+
+
+def test_a_lane_is_busy_for_a_tenth_of_the_time_and_rests_for_five_seconds_at_most() -> None:
+    assert pace.rest(0.01) == pytest.approx(0.09)
+    assert pace.rest(2.0) == 5.0
+
+
+async def test_events_go_out_one_at_a_time_and_each_is_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = EmbeddedCluster()
+    faults = Faults(cluster)
+    recorder = events.Recorder(faults, utc_now)
+    rests: list[float] = []
+
+    def rest(took: float) -> float:
+        rests.append(took)
+        return 0.0
+
+    monkeypatch.setattr(events, "rest", rest)
+    about = JOBS.type(metadata=ObjectMeta(name="train", namespace="default", uid="u1"))
+    under_way = 0
+
+    async def before(verb: str, kind: str, name: str, body: Any) -> None:
+        nonlocal under_way
+        under_way += 1
+        assert under_way == 1
+        await asyncio.sleep(0)
+        under_way -= 1
+
+    faults.before = before
+    recorder.start()
+    for i in range(100):
+        recorder.event(JOBS, about, "Storm", f"number {i}")
+    recorder.event(JOBS, about, "Storm", "number 99")
+    async with patience():
+        while not recorder.is_quiet:
+            await asyncio.sleep(0.002)
+    written = (await cluster.list(EVENTS, "default")).items
+    assert [e.message for e in written if e.count == 2] == ["number 99"]
+    assert len(written) == len(rests) == 100
+    await recorder.stop()
     await cluster.close()
 
 
@@ -89,7 +150,7 @@ async def test_an_admission_decided_while_the_wait_is_being_written_is_written_o
     await cluster.delete(WORKLOADS, "first", NS)
 
     async def is_decided() -> bool:
-        return "second" in {key[1] for key in controller._decided.admitting}
+        return controller.engine.holds((NS, "second"))
 
     await until(is_decided)
     go_on.set()
