@@ -108,11 +108,20 @@ class LeaderElection:
             return
         try:
             async with asyncio.timeout(self._retry_period):
-                lease = await self._cluster.get(LEASES, self._name, self._namespace)
-                if lease.spec.holder_identity == self.identity:
-                    await self._write(lease, holder="", duration=1)
+                while not await self._give_back():
+                    pass
         except (ApiError, TimeoutError) as error:
             log.warning("the lease %s/%s was not given back, and will run out: %r", self._namespace, self._name, error)
+
+    async def _give_back(self) -> bool:
+        """Whether the Lease is ours no more; False: a renewal that was under way when it was cancelled came between."""
+        lease = await self._cluster.get(LEASES, self._name, self._namespace)
+        if lease.spec.holder_identity == self.identity:
+            try:
+                await self._write(lease, holder="", duration=1)
+            except Conflict:
+                return False
+        return True
 
     async def __aenter__(self) -> Self:
         await self.acquire()
