@@ -1,8 +1,8 @@
 """How long one placement takes, and how long and how much memory the model takes to follow the cluster.
 
-`python -m bench.place [NODES ...]` prints the tables of docs/benchmarks.md. The cluster: racks of 32 nodes of 8 GPUs,
-16 racks to a block, all blocks in one zone; every third job-sized stretch of nodes is in use. Pods take a node each,
-which is the most work for what follows the search: as many domains as pods.
+`python -m bench.place [NODES ...] [--rules]` prints the tables of docs/benchmarks.md. The cluster: racks of 32 nodes of
+8 GPUs, 16 racks to a block, all blocks in one zone; every third job-sized stretch of nodes is in use. Pods take a node
+each, which is the most work for what follows the search: as many domains as pods.
 
 A decision is `place` and the encoding of its assignment. Before each, some node's capacity changes, which is not part
 of the time. Times are CPU times of the process: what else runs on the machine does not count.
@@ -33,9 +33,19 @@ from serried.api.kueue import (
     TopologySpec,
 )
 from serried.api.meta import ConditionStatus, ObjectMeta
-from serried.api.names import HOSTNAME
+from serried.api.names import HOSTNAME, POD_SET
 from serried.model.journal import Journal
 from serried.model.placement import Placement
+from serried.model.pod_constraints import (
+    NO_CONSTRAINTS,
+    Constraints,
+    HostPort,
+    PodTerm,
+    Requirement,
+    Selector,
+    SpreadTerm,
+)
+from serried.model.pod_index import PodKind
 from serried.model.requests import PodSetRequest
 from serried.model.world import World
 from serried.place.options import DEFAULT, PlaceOptions
@@ -43,6 +53,8 @@ from serried.place.place import place
 from serried.place.result import NoPlacement
 
 ZONE, BLOCK, RACK = "cloud.example.com/zone", "cloud.example.com/block", "cloud.example.com/rack"
+#: Which of three power feeds a rack is on: no level of the topology.
+POWER = "cloud.example.com/power"
 RACK_NODES, BLOCK_RACKS, GPUS = 32, 16, 8
 GPU = "example.com/gpu"
 PODS = (8, 64, 1000, 10_000)
@@ -81,7 +93,8 @@ class Cluster:
         for number, first in enumerate(range(0, nodes - 8, 24)):
             domains = tuple(((f"node-{i:06}",), 1) for i in range(first, first + 8))
             taken = [Placement("main", "gpu", (HOSTNAME,), domains)]
-            self.world.hold(("team", f"job-{number}"), taken, [PodSetRequest("main", 8, self.requests)])
+            kind = PodKind("team", {"app": "train", "job": f"job-{number}", POD_SET: "main"})
+            self.world.hold(("team", f"job-{number}"), taken, [PodSetRequest("main", 8, self.requests, kind=kind)])
         self.world.journal.commit()
         self.changes = self._changes()
         # As `serried run` does once it has listed all there is.
@@ -91,7 +104,11 @@ class Cluster:
     def node(self, i: int, *, version: str = "1", taints: list[Taint] | None = None, **allocatable: Quantity) -> Node:
         rack, block = i // RACK_NODES, i // (RACK_NODES * BLOCK_RACKS)
         labels = {ZONE: "zone-0", BLOCK: f"block-{block:04}", RACK: f"rack-{rack:05}", HOSTNAME: f"node-{i:06}"}
-        labels |= {"kubernetes.io/arch": "amd64", "node.kubernetes.io/instance-type": "gpu-8"}
+        labels |= {
+            "kubernetes.io/arch": "amd64",
+            "node.kubernetes.io/instance-type": "gpu-8",
+            POWER: f"feed-{rack % 3}",
+        }
         return Node(
             metadata=ObjectMeta(name=f"node-{i:06}", labels=labels, resource_version=version),
             spec=NodeSpec(taints=tuple(taints or ())),
@@ -111,7 +128,7 @@ class Cluster:
         """Some node has more or less cpu than before."""
         self.world.set_node(next(self.changes))
 
-    def request(self, kind: str, count: int) -> list[PodSetRequest]:
+    def request(self, kind: str, count: int, rule: Constraints = NO_CONSTRAINTS) -> list[PodSetRequest]:
         """The level required is the lowest one that could hold so many pods, at a node each."""
         level = RACK if count <= RACK_NODES // 2 else BLOCK if count <= RACK_NODES * BLOCK_RACKS // 2 else ZONE
         wish = PodSetTopologyRequest()
@@ -128,7 +145,32 @@ class Cluster:
             wish.pod_set_group_name = "group"
             request = PodSetTopologyRequest(required=level, pod_set_group_name="group")
             leader = [PodSetRequest("leader", 1, {"cpu": 4000, "memory": 8 << 30}, topology=request)]
-        return [*leader, PodSetRequest("main", count, self.requests, topology=wish)]
+        pods = PodKind("team", {"app": "train", "job": "new", POD_SET: "main"}, rule)
+        return [*leader, PodSetRequest("main", count, self.requests, topology=wish, kind=pods)]
+
+
+OWN = Selector((Requirement("job", "In", ("new",)),))
+
+
+def _apart(key: str) -> Constraints:
+    return Constraints(anti_affinity=(PodTerm(key, OWN, frozenset(["team"]), None),))
+
+
+def _spread(key: str, skew: int) -> Constraints:
+    return Constraints(spread=(SpreadTerm(key, OWN, skew, 1, True, False),))
+
+
+#: Rules between the pods of a gang.
+RULES = {
+    "no rule": NO_CONSTRAINTS,
+    "a host port": Constraints(ports=(HostPort("0.0.0.0", "TCP", 29400),)),
+    "apart on nodes": _apart(HOSTNAME),
+    "apart in racks": _apart(RACK),
+    "spread over nodes": _spread(HOSTNAME, 1),
+    "spread over racks": _spread(RACK, 8),
+    "spread over power feeds": _spread(POWER, 1),
+    "together in a block": Constraints(affinity=(PodTerm(BLOCK, OWN, frozenset(["team"]), None),)),
+}
 
 
 def resident() -> int:
@@ -158,9 +200,16 @@ def shown(times: list[float], unit: float) -> str:
     return f"{median / unit:.2f} / {high / unit:.2f}"
 
 
-def decisions(cluster: Cluster, kind: str, count: int, options: PlaceOptions, budget: float) -> str:
+def decisions(
+    cluster: Cluster,
+    kind: str,
+    count: int,
+    options: PlaceOptions,
+    budget: float,
+    rule: Constraints = NO_CONSTRAINTS,
+) -> str:
     """Milliseconds; in brackets, where there is no room for so many pods: until that is said, with reasons."""
-    pod_sets = cluster.request(kind, count)
+    pod_sets = cluster.request(kind, count, rule)
     found: list[list[Placement] | NoPlacement] = []
 
     def decide() -> None:
@@ -224,16 +273,36 @@ def following(cluster: Cluster) -> dict[str, tuple[Callable[[], object], Callabl
     }
 
 
+def under_rules(nodes: int, budget: float) -> Table:
+    cluster = Cluster(nodes, 4)
+    asked = [(kind, count) for kind in ("required", "preferred", "unconstrained", "slices") for count in PODS[:3]]
+    table = Table(title=f"{nodes:,} nodes: milliseconds for a decision, median / p99", title_justify="left")
+    table.add_column("")
+    table.add_column("pods", justify="right")
+    for name in RULES:
+        table.add_column(name, justify="right")
+    for kind, count in asked:
+        cells = (decisions(cluster, kind, count, DEFAULT, budget, rule) for rule in RULES.values())
+        table.add_row(kind, f"{count:,}", *cells)
+    gc.unfreeze()
+    return table
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("nodes", nargs="*", type=int, default=[1000, 5000, 20_000, 100_000])
     parser.add_argument("--resources", nargs="*", type=int, default=[4, 30])
     parser.add_argument("--budget", type=float, default=0.5, help="seconds for each number")
+    parser.add_argument("--rules", action="store_true", help="under rules between the pods, instead")
     parser.add_argument("--optimal", action="store_true", help="with `placement: optimal`")
     options = parser.parse_args()
     chosen = PlaceOptions(optimal=True) if options.optimal else DEFAULT
     kinds = [k for k in KINDS if k != "group"] if options.optimal else KINDS
     console = Console(width=140)
+    if options.rules:
+        for nodes in options.nodes:
+            console.print(under_rules(nodes, options.budget))
+        return
     for resources in options.resources:
         rows = {(kind, count): [kind, f"{count:,}"] for kind in kinds for count in PODS}
         costs: dict[str, list[str]] = {}

@@ -112,4 +112,4 @@ def _charge(world: World, flavor: str, pod_set: PodSetRequest, domains: Sequence
         assert leaf is not None
         pods[leaf] = pods.get(leaf, 0) + count
     leaves, counts = (np.array(list(each), dtype=np.int64) for each in (pods.keys(), pods.values()))
-    world.charge(world.capacity.free, tree, leaves, counts, pod_set.requests)
+    world.charge(world.capacity.free, tree, leaves, counts, pod_set)

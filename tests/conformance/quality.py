@@ -129,7 +129,7 @@ class Judge:
             for leaf, has, count in zip(leaves.tolist(), free(line)[leaves].tolist(), counts.tolist(), strict=True):
                 if count * value > has:
                     raise Invalid(f"{self.name(leaf)} has {has} {name} free, and {count} pods need {count * value}")
-        self.world.charge(capacity.free, self.tree, leaves, counts, pod_set.requests)
+        self.world.charge(capacity.free, self.tree, leaves, counts, pod_set)
 
     def check_wish(self, request: PodSetTopologyRequest | None, pods: Mapping[int, int], used: set[int]) -> None:
         if request is None:

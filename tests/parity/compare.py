@@ -11,7 +11,8 @@ import msgspec
 import numpy as np
 
 from serried.api.core import Pod
-from tests.parity.objects import scene
+from tests.parity.gangs import refused
+from tests.parity.objects import gang_scene, scene
 from tests.parity.ours import KINDS, Judge
 from tests.parity.theirs import Api, put_up, take_down, verdicts
 from tools.controlplane import ControlPlane
@@ -27,6 +28,8 @@ class Comparison:
     allowed: int = 0
     #: pods that could go nowhere
     nowhere: int = 0
+    #: pods that we would leave to kube-scheduler
+    handed_over: int = 0
     #: nodes that one filter alone excludes, by filter
     decisive: Counter[str] = field(default_factory=Counter)
     #: where we put nobody although kube-scheduler would, by reason
@@ -47,6 +50,21 @@ def compare(plane: ControlPlane, *, seed: int, scenes: int, pods: int) -> Compar
     return result
 
 
+def compare_gangs(plane: ControlPlane, *, seed: int, scenes: int, gangs: int) -> tuple[int, int, list[str]]:
+    """Places random gangs on random clusters: how many found a place, of how many pods, and what is wrong with them."""
+    placed = pods = 0
+    wrong: list[str] = []
+    api = Api(plane)
+    try:
+        for number in range(scenes):
+            random = Random(f"gangs {seed}/{number}")
+            found = refused(plane, api, gang_scene(random, f"g{seed}-{number}"), random, gangs)
+            placed, pods, wrong = placed + found[0], pods + found[1], wrong + found[2]
+    finally:
+        api.close()
+    return placed, pods, wrong
+
+
 def _compare(plane: ControlPlane, api: Api, name: str, random: Random, pods: int, result: Comparison) -> None:
     made = scene(random, name, pods)
     put_up(api, made)
@@ -65,6 +83,7 @@ def _compare(plane: ControlPlane, api: Api, name: str, random: Random, pods: int
         result.pairs += len(made.nodes)
         result.allowed += len(passed)
         result.nowhere += not passed
+        result.handed_over += bool(judge.handed_over(decoded[key]))
         for name in masks:
             others = np.logical_and.reduce([m for n, m in masks.items() if n != name])
             result.decisive[name] += len(judge.names(others & ~masks[name]))

@@ -16,6 +16,7 @@ HOSTNAME, ZONE, REGION = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 OLD_ZONE = "failure-domain.beta.kubernetes.io/zone"
 RACK = "example.com/rack"
 KEYS = (HOSTNAME, ZONE, RACK, "disk")
+_ZONE_OF = {"k1": "z1", "k2": "z1", "k3": "z2", "k4": "z3"}
 DRIVERS = ("csi.example.com", "fast.example.com", "needed.example.com")
 CONTAINER = {"name": "main", "image": "registry.example/none"}
 
@@ -43,6 +44,43 @@ def scene(random: Random, name: str, pods: int) -> Scene:
     for i in range(pods):
         made.scene.pods.append(made.pod(f"pod-{i}"))
     return made.scene
+
+
+def gang_scene(random: Random, name: str) -> Scene:
+    """A cluster whose racks lie within zones, and most of whose nodes are of use."""
+    made = scene(random, name, 0)
+    for node in made.nodes:
+        rack = random.choice(["k1", "k2", "k3", "k4"])
+        node["metadata"]["labels"] |= {HOSTNAME: node["metadata"]["name"], RACK: rack, ZONE: _ZONE_OF[rack]}
+        if random.random() < 0.7:
+            node["spec"] = {"taints": []}
+    return made
+
+
+def gang(random: Random, scene: Scene, name: str) -> Manifest:
+    """The pods of a gang, with rules that are about themselves, mostly."""
+    made = _Maker(random, scene)
+    pod = made.pod(name, light=True)
+    pod["metadata"]["labels"]["gang"] = name
+    spec, own = pod["spec"], {"matchLabels": {"gang": name}}
+    if random.random() < 0.7:
+        spec.pop("volumes", None)
+        spec.pop("affinity", None)
+    rules: list[Callable[[Manifest], None]] = [made.anti_affinity, made.affinity, made.spread, made.ports]
+    for rule in random.sample(rules, random.randint(1, 2)):
+        rule(spec)
+    affinity = spec.get("affinity", {})
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    for term in (
+        *affinity.get("podAffinity", {}).get(required, ()),
+        *affinity.get("podAntiAffinity", {}).get(required, ()),
+        *spec.get("topologySpreadConstraints", ()),
+    ):
+        for field_ in ("matchLabelKeys", "mismatchLabelKeys", "namespaces", "namespaceSelector"):
+            term.pop(field_, None)
+        if random.random() < 0.8:
+            term["labelSelector"] = own
+    return pod
 
 
 class _Maker:

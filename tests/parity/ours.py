@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from serried.api.core import Namespace, Node, Pod, Taint
+from serried.api.core import Namespace, Node, Pod, PodTemplateMeta, PodTemplateSpec, Taint
+from serried.api.kueue import PodSet
 from serried.api.meta import Object
 from serried.api.storage import (
     CSIDriver,
@@ -18,15 +19,15 @@ from serried.api.storage import (
     StorageClass,
     VolumeAttachment,
 )
+from serried.jobs.handover import left_to_kube_scheduler
 from serried.model import filters
 from serried.model.capacity import Bools, fits
 from serried.model.journal import Journal
 from serried.model.nodes import is_ready
 from serried.model.pod_constraints import read_constraints
 from serried.model.pod_filters import Surroundings, judge
-from serried.model.pod_index import PodIndex, PodKind
+from serried.model.pod_index import PodKind
 from serried.model.pods import pod_requests
-from serried.model.storage import Storage
 from serried.model.world import World
 
 KINDS: Mapping[str, type[Object]] = {
@@ -47,36 +48,19 @@ class Judge:
 
     def __init__(self, objects: Mapping[str, Iterable[Any]]) -> None:
         found = {plural: [msgspec.convert(o, KINDS[plural]) for o in objects[plural]] for plural in KINDS}
-        self.world = World(Journal())
-        self.storage = Storage()
-        self.index = PodIndex()
-        setters = {
-            "persistentvolumeclaims": self.storage.set_claim,
-            "persistentvolumes": self.storage.set_volume,
-            "storageclasses": self.storage.set_class,
-            "csinodes": self.storage.set_csi_node,
-            "csidrivers": self.storage.set_csi_driver,
-            "volumeattachments": self.storage.set_attachment,
-            "nodes": self.world.set_node,
-            "pods": self._set_pod,
-        }
-        for plural, setter in setters.items():
-            for obj in found[plural]:
-                setter(obj)  # type: ignore[operator]
-        self.namespaces = {n.metadata.name: n.metadata.labels for n in found["namespaces"]}
+        world = self.world = World(Journal())
+        world.namespaces.update({n.metadata.name: n.metadata.labels for n in found["namespaces"]})
+        setters: dict[str, Callable[[Any], object]] = {"nodes": world.set_node, "pods": world.set_pod}
+        for plural in KINDS:
+            if plural != "namespaces":
+                setter = setters.get(plural, world.storage.put)
+                for obj in found[plural]:
+                    setter(obj)
 
-    def _set_pod(self, pod: Pod) -> None:
-        self.world.set_pod(pod)
-        bound = self.world.pods.get(pod.key)
-        if bound is None:
-            return
-        meta = pod.metadata
-        constraints = read_constraints(pod.spec, meta.namespace, meta.labels, pod=meta.name)
-        kind = PodKind(meta.namespace, meta.labels, constraints)
-        one = np.ones(1, dtype=np.int64)
-        self.index.add(kind, np.array([bound.row]), one, leaving=meta.deletion_timestamp is not None)
-        for claim in constraints.claims:
-            self.storage.use((meta.namespace, claim), pod.spec.node_name, 1)
+    def handed_over(self, pod: Pod) -> str:
+        """Why a pod like this is kube-scheduler's to bind; "" if it is not."""
+        pod_set = PodSet(template=PodTemplateSpec(metadata=PodTemplateMeta(labels=pod.metadata.labels), spec=pod.spec))
+        return left_to_kube_scheduler([pod_set], pod.metadata.namespace, self.world.storage)
 
     def masks(self, pod: Pod) -> dict[str, Bools]:
         """What kube-scheduler's filters leave of the nodes, each by itself."""
@@ -85,7 +69,7 @@ class Judge:
         affinity = spec.affinity.node_affinity if spec.affinity is not None else None
         selected, required = filters.selected(nodes, spec.node_selector), filters.required(nodes, affinity)
         tolerated = filters.tolerated(nodes, spec.tolerations)
-        around = Surroundings(nodes, self.index, self.storage, self.namespaces)
+        around = Surroundings(nodes, self.world.index, self.world.storage, self.world.namespaces)
         verdict = judge(around, PodKind(meta.namespace, meta.labels, constraints), selected & required, tolerated)
         masks = {
             "nodeSelector": selected,

@@ -57,6 +57,10 @@ class Api:
         for _ in self._pool.map(lambda call: self.call(*call), list(calls)):
             pass
 
+    def add(self, manifests: Iterable[Manifest]) -> None:
+        """Creates objects of any kinds."""
+        self.each(("POST", path_of(m), m) for m in manifests)
+
     def list(self, plural: str) -> list[Manifest]:
         found: list[Manifest] = self.call("GET", f"{_ROOTS.get(plural, '/api/v1')}/{plural}")["items"]
         return found

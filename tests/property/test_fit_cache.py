@@ -55,8 +55,6 @@ def test_what_is_remembered_is_what_there_is(steps: list[tuple[str, tuple]], few
                 rooms.touch(np.array([row]))
             elif what == "charge":
                 asked, at, count = details
-                for name in asked:
-                    capacity.line(name)
                 vector, rows = capacity.vector(asked), np.array(sorted(at), dtype=np.int64)
                 taken = amounts(vector, np.full(len(rows), count, dtype=np.int64))
                 add(capacity.free, vector, rows, taken, -1)

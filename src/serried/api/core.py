@@ -120,7 +120,6 @@ class Volume(Wire):
     name: str
     persistent_volume_claim: ClaimVolumeSource | None = None
     ephemeral: dict[str, Any] | None = None
-    csi: dict[str, Any] | None = None
     aws_elastic_block_store: dict[str, Any] | None = None
     azure_disk: dict[str, Any] | None = None
     azure_file: dict[str, Any] | None = None
@@ -134,8 +133,6 @@ class Volume(Wire):
 
 class PodResourceClaim(Wire):
     name: str
-    resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
 
 
 class PodSchedulingGate(Wire):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from serried.api import batch, core, coscheduling, extensions, kueue
+from serried.api import batch, core, coscheduling, extensions, kueue, storage
 from serried.api.meta import Object
 
 T = TypeVar("T", bound=Object)
@@ -49,6 +49,15 @@ PRIORITY_CLASSES = Resource(
 )
 LIMIT_RANGES = Resource("", "v1", "LimitRange", "limitranges", core.LimitRange)
 RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "RuntimeClass", "runtimeclasses", core.RuntimeClass, namespaced=False)
+CLAIMS = Resource("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", storage.PersistentVolumeClaim)
+VOLUMES = Resource("", "v1", "PersistentVolume", "persistentvolumes", storage.PersistentVolume, namespaced=False)
+_STORAGE = ("storage.k8s.io", "v1")
+STORAGE_CLASSES = Resource(*_STORAGE, "StorageClass", "storageclasses", storage.StorageClass, namespaced=False)
+CSI_NODES = Resource(*_STORAGE, "CSINode", "csinodes", storage.CSINode, namespaced=False)
+CSI_DRIVERS = Resource(*_STORAGE, "CSIDriver", "csidrivers", storage.CSIDriver, namespaced=False)
+ATTACHMENTS = Resource(*_STORAGE, "VolumeAttachment", "volumeattachments", storage.VolumeAttachment, namespaced=False)
+#: What decides about pods with volumes.
+STORAGE = (CLAIMS, VOLUMES, STORAGE_CLASSES, CSI_NODES, CSI_DRIVERS, ATTACHMENTS)
 LEASES = Resource("coordination.k8s.io", "v1", "Lease", "leases", core.Lease)
 JOBS = Resource("batch", "v1", "Job", "jobs", batch.Job)
 

@@ -13,7 +13,7 @@ from serried.api.meta import Object, Wire
 class PersistentVolumeClaimSpec(Wire):
     volume_name: str = ""
     storage_class_name: str | None = None
-    access_modes: list[str] = []
+    access_modes: tuple[str, ...] = ()
 
 
 class PersistentVolumeClaimStatus(Wire):
@@ -66,7 +66,7 @@ class CSINodeDriver(Wire):
 
 
 class CSINodeSpec(Wire):
-    drivers: list[CSINodeDriver] = []
+    drivers: tuple[CSINodeDriver, ...] = ()
 
 
 class CSINode(Object):
@@ -95,13 +95,3 @@ class VolumeAttachmentSpec(Wire):
 
 class VolumeAttachment(Object):
     spec: VolumeAttachmentSpec = msgspec.field(default_factory=VolumeAttachmentSpec)
-
-
-class DeviceClassSpec(Wire):
-    extended_resource_name: str | None = None
-
-
-class DeviceClass(Object):
-    """resource.k8s.io/v1: devices that resource claims ask for, maybe under the name of an extended resource."""
-
-    spec: DeviceClassSpec = msgspec.field(default_factory=DeviceClassSpec)

@@ -90,6 +90,8 @@ class Executor:
         self._observe(WORKLOADS, made)
         owner, text = action.owner, f"Created Workload: {namespace}/{made.metadata.name}"
         self._recorder.event(owner.resource, owner.object, "CreatedWorkload", text)
+        if action.event is not None:
+            self._recorder.event(owner.resource, owner.object, *action.event)
 
     async def _place(self, action: Place) -> None:
         """All bindings of the gang at once. Those that fail are tried again by the next look, if they still should."""

@@ -12,10 +12,11 @@ import logging
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +28,27 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from serried.api import names
-from serried.api.resources import MUTATING_WEBHOOKS
-from serried.cluster.protocol import AlreadyExists, Cluster
+from serried.api.meta import Key
+from serried.api.resources import CLAIMS, MUTATING_WEBHOOKS, STORAGE_CLASSES, VOLUMES
+from serried.cluster.protocol import AlreadyExists, ApiError, Cluster, NotFound
 from serried.control.config import ConfigurationError, Webhook
 from serried.jobs import KINDS
+from serried.jobs.handover import claims_of, left_to_kube_scheduler, read_pod_sets
 from serried.jobs.kind import Addition, JobKind
+from serried.model.storage import Storage
 
 log = logging.getLogger(__name__)
 
 NAME = "serried"
 _LIFETIME = timedelta(days=365)
+#: Claims of one job that are looked at.
+_CLAIMS = 16
 
 
 class _Request(msgspec.Struct):
     uid: str
     object: dict[str, Any]
+    namespace: str = ""
     operation: str = "CREATE"
 
 
@@ -55,15 +62,46 @@ def path(kind: JobKind[Any]) -> str:
     return f"/mutate-{resource.group.replace('.', '-')}-{resource.version}-{resource.kind.lower()}"
 
 
-def review(body: bytes, kind: JobKind[Any], *, bind: bool) -> dict[str, Any]:
+async def review(body: bytes, kind: JobKind[Any], cluster: Cluster, *, bind: bool) -> dict[str, Any]:
     """The answer to an AdmissionReview. Raises `msgspec.MsgspecError` when the body is none."""
     request = msgspec.json.decode(body, type=_Review).request
     response: dict[str, Any] = {"uid": request.uid, "allowed": True}
-    additions = kind.admit(request.object, bind=bind) if request.operation == "CREATE" else []
+    additions: list[Addition] = []
+    if request.operation == "CREATE":
+        reason = await _left_to_kube_scheduler(cluster, kind, request) if bind else ""
+        additions = kind.admit(request.object, bind=bind and not reason)
+        if reason:
+            response["warnings"] = [f"the pods are left to kube-scheduler: {reason}"]
     if additions:
         operations = [_operation(addition) for addition in additions]
         response |= {"patchType": "JSONPatch", "patch": base64.b64encode(msgspec.json.encode(operations)).decode()}
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+
+async def _left_to_kube_scheduler(cluster: Cluster, kind: JobKind[Any], request: _Request) -> str:
+    """Why pods of a new job are not ours to bind. Of the claims they name the first few are asked for; what cannot be
+    read now is ours, and waits if need be."""
+    pod_sets = read_pod_sets(kind, request.object)
+    storage = Storage()
+    with suppress(ApiError):
+        for key in islice(claims_of(pod_sets, request.namespace), _CLAIMS):
+            await _fetch(cluster, key, storage)
+    return left_to_kube_scheduler(pod_sets, request.namespace, storage)
+
+
+async def _fetch(cluster: Cluster, key: Key, storage: Storage) -> None:
+    """A claim, with its class and its volume."""
+    try:
+        claim = await cluster.get(CLAIMS, key[1], key[0])
+        storage.put(claim)
+        if name := storage.class_of(claim):
+            storage_class = await cluster.get(STORAGE_CLASSES, name)
+            storage.put(storage_class)
+        if claim.spec.volume_name:
+            volume = await cluster.get(VOLUMES, claim.spec.volume_name)
+            storage.put(volume)
+    except NotFound:
+        pass
 
 
 def _operation(addition: Addition) -> dict[str, Any]:
@@ -145,7 +183,7 @@ async def serve(
 
     async def handle(kind: JobKind[Any], request: web.Request) -> web.Response:
         try:
-            answer = review(await request.read(), kind, bind=bind)
+            answer = await review(await request.read(), kind, cluster, bind=bind)
         except msgspec.MsgspecError as error:
             return web.Response(status=400, text=f"not an AdmissionReview: {error}")
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")

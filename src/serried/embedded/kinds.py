@@ -21,6 +21,7 @@ from serried.api.resources import (
     NODES,
     PRIORITY_CLASSES,
     RUNTIME_CLASSES,
+    STORAGE,
     Resource,
 )
 from serried.cluster.protocol import Forbidden
@@ -271,4 +272,5 @@ def simple_kinds() -> list[Kind]:
         LeaseKind(LEASES),
         LimitRangeKind(LIMIT_RANGES),
         Kind(RUNTIME_CLASSES),
+        *(Kind(each) for each in STORAGE),
     ]

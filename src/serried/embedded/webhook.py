@@ -7,7 +7,9 @@ from typing import Any
 
 from serried.api.resources import Resource
 from serried.jobs import KINDS
+from serried.jobs.handover import left_to_kube_scheduler, read_pod_sets
 from serried.jobs.kind import JobKind
+from serried.model.storage import Storage
 
 
 def mutate(
@@ -15,7 +17,11 @@ def mutate(
 ) -> None:
     """What the webhook does to an object at its creation, in place; the pods are Serried's to bind."""
     kind = next((kind for kind in kinds if kind.resource is resource), None)
-    for (*path, last), value in kind.admit(obj, bind=True) if kind is not None and operation == "CREATE" else ():
+    if kind is None or operation != "CREATE":
+        return
+    # Claims are not asked for: what cannot be bound waits.
+    bind = not left_to_kube_scheduler(read_pod_sets(kind, obj), obj["metadata"].get("namespace", ""), Storage())
+    for (*path, last), value in kind.admit(obj, bind=bind):
         holder: Any = obj
         for part in path:
             holder = holder[part]

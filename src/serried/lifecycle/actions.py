@@ -40,6 +40,8 @@ class PatchObject:
 class CreateWorkload:
     owner: Subject
     workload: Workload
+    #: another event on the owner: (reason, message)
+    event: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,12 @@ import msgspec
 from serried.api import names, resources
 from serried.api.core import LimitRange, Node, Pod, PriorityClass, RuntimeClass, Toleration
 from serried.api.coscheduling import CoschedulingPodGroup
-from serried.api.kueue import ResourceFlavor, Workload, WorkloadPriorityClass, WorkloadSpec, WorkloadStatus
+from serried.api.kueue import PodSet, ResourceFlavor, Workload, WorkloadPriorityClass, WorkloadSpec, WorkloadStatus
 from serried.api.meta import Key, Object, OwnerReference, condition_is, find_condition
 from serried.api.names import WorkloadCondition
 from serried.api.resources import WORKLOADS, Resource
 from serried.gang.membership import Gang, Stage, completion_index, member, workload_of
-from serried.jobs import KINDS
+from serried.jobs import KINDS, handover
 from serried.jobs.adjust import adjusted
 from serried.jobs.kind import JobKind, Membership
 from serried.lifecycle.actions import Next
@@ -26,6 +26,7 @@ from serried.lifecycle.owner import JobOwner, Nobody
 from serried.lifecycle.reconcile import Run, next_steps
 from serried.model import schedulable
 from serried.model.nodes import same_for_placement
+from serried.model.storage import StorageObject
 from serried.schedule.engine import Engine
 
 T = TypeVar("T", bound=Object)
@@ -284,6 +285,12 @@ class ClusterState:
         _store(self._priority_classes, old, new)
         self._mark_unqueued()
 
+    def _on_storage(self, old: StorageObject | None, new: StorageObject | None) -> None:
+        if new is not None:
+            self.engine.set_storage(new)
+        elif old is not None:
+            self.engine.delete_storage(old)
+
     # --- ClusterView
 
     def flavor(self, name: str) -> ResourceFlavor | None:
@@ -306,6 +313,9 @@ class ClusterState:
     def is_schedulable(self, levels: Sequence[str], values: Sequence[str], tolerations: Sequence[Toleration]) -> bool:
         return schedulable.is_schedulable(self.engine.world, levels, values, tolerations)
 
+    def left_to_kube_scheduler(self, pod_sets: Sequence[PodSet], namespace: str) -> str:
+        return handover.left_to_kube_scheduler(pod_sets, namespace, self.engine.world.storage)
+
     def overbooked(self, workload: Key) -> Collection[str]:
         return schedulable.overbooked(self.engine.world, workload)
 
@@ -323,6 +333,7 @@ class ClusterState:
                 resources.NAMESPACES,
                 named(lambda n: engine.set_namespace(n.metadata.name, n.metadata.labels), engine.delete_namespace),
             ),
+            *((each, self._on_storage) for each in resources.STORAGE),
             (resources.ADMISSION_CHECKS, named(engine.set_admission_check, engine.delete_admission_check)),
             (resources.COHORTS, named(engine.set_cohort, engine.delete_cohort)),
             (resources.CLUSTER_QUEUES, named(engine.set_cluster_queue, engine.delete_cluster_queue)),

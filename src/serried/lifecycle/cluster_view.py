@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from serried.api.core import PriorityClass, RuntimeClass, Toleration
-from serried.api.kueue import ResourceFlavor, WorkloadPriorityClass
+from serried.api.kueue import PodSet, ResourceFlavor, WorkloadPriorityClass
 from serried.api.meta import Key
 
 
@@ -27,6 +27,9 @@ class ClusterView(Protocol):
 
     def is_schedulable(self, levels: Sequence[str], values: Sequence[str], tolerations: Sequence[Toleration]) -> bool:
         """Whether pods with these tolerations can still go to the domain with these values of these levels."""
+
+    def left_to_kube_scheduler(self, pod_sets: Sequence[PodSet], namespace: str) -> str:
+        """Why pods of these sets are kube-scheduler's to bind; "" if they are not."""
 
     def overbooked(self, workload: Key) -> Collection[str]:
         """The hosts on which the Workload holds more than there is."""

@@ -98,7 +98,9 @@ def _enqueue(owner: Owner, gang: Gang, cluster: ClusterView) -> list[Action]:
         ),
         spec=desired,
     )
-    return [*stop, CreateWorkload(subject, workload)]
+    left = cluster.left_to_kube_scheduler(desired.pod_sets, meta.namespace)
+    event = ("LeftToKubeScheduler", f"kube-scheduler binds its pods: {left}") if left else None
+    return [*stop, CreateWorkload(subject, workload, event)]
 
 
 def _follow(owner: Owner, workload: Workload, run: Run, cluster: ClusterView, now: datetime) -> Next:

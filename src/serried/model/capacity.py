@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+NO_ROWS: Final[Ints] = np.zeros(0, dtype=np.int64)
+
 PODS: Final = "pods"
-#: What one charge or one node can count for. Real amounts are far below (36 PB); held there, sums over the pods
-#: of a node cannot leave int64.
-CHARGE_LIMIT: Final = 2**55
+#: What one charge or one node can count for. Real amounts are far below (70 TB); held there, the sum over 100,000 pods
+#: of a node does not leave int64.
+CHARGE_LIMIT: Final = 2**46
 #: "As many as you like": what fits of a pod that asks for nothing. Kubernetes counts pods in 32 bits.
 UNLIMITED: Final = 2**31 - 1
 
@@ -22,12 +24,13 @@ UNLIMITED: Final = 2**31 - 1
 class Vector:
     """One pod's requests against the columns: `index` and `value` (int64), the pod itself (`pods`: 1) included.
 
-    `missing` are resources asked for that no node has ever had: they have no column, and nothing of them is free.
+    `missing` are resources asked for that no node has ever had, with the amounts: they have no column, and nothing of
+    them is free.
     """
 
     __slots__ = ("index", "missing", "names", "value")
 
-    def __init__(self, index: list[int], value: list[int], names: list[str], missing: list[str]) -> None:
+    def __init__(self, index: list[int], value: list[int], names: list[str], missing: Mapping[str, int]) -> None:
         self.index = np.array(index, dtype=np.int64)
         self.value = np.array(value, dtype=np.int64)
         self.names = names
@@ -57,7 +60,7 @@ class Capacity:
         """Doubles the number of rows."""
         self._resize(self.free.shape[0], self.rows * 2)
 
-    def line(self, resource: str) -> int:
+    def _line(self, resource: str) -> int:
         """The line of a resource, made if it is new."""
         line = self.lines.get(resource)
         if line is None:
@@ -76,25 +79,29 @@ class Capacity:
 
     def vector(self, requests: Mapping[str, int]) -> Vector:
         """One pod's requests; zeros are left out, since nothing of a resource is needed to give nothing."""
-        index, value, names, missing = [], [], [], []
+        index: list[int] = []
+        value: list[int] = []
+        names: list[str] = []
+        missing: dict[str, int] = {}
         for name in sorted({*requests, PODS}):
             amount = min(max(requests.get(name, 0), 0) + (name == PODS), CHARGE_LIMIT + 1)
             if amount <= 0:
                 continue
             line = self.lines.get(name)
             if line is None:
-                missing.append(name)
+                missing[name] = amount
             else:
                 index.append(line)
                 value.append(amount)
                 names.append(name)
         return Vector(index, value, names, missing)
 
-    def set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:
-        """What the node of this row has; what is not named it has none of."""
+    def set_allocatable(self, row: int, amounts: Mapping[str, int]) -> set[str]:
+        """What the node of this row has; what is not named it has none of. Returns the resources that no node had."""
+        fresh = {name for name in amounts if name not in self.lines}
         new = np.zeros(self.free.shape[0], dtype=np.int64)
         for name, amount in amounts.items():
-            line = self.line(name)
+            line = self._line(name)
             if line >= len(new):
                 new = np.concatenate([new, np.zeros(self.free.shape[0] - len(new), dtype=np.int64)])
             new[line] = min(max(amount, 0), CHARGE_LIMIT)
@@ -102,6 +109,7 @@ class Capacity:
         self.free[:, row] += change
         self.unheld[:, row] += change
         self.allocatable[:, row] = new
+        return fresh
 
 
 def amounts(vector: Vector, counts: Ints) -> Ints:

@@ -11,6 +11,7 @@ import numpy as np
 from serried.api.meta import Key
 from serried.model.capacity import CHARGE_LIMIT, Bools, Capacity, Ints, Vector
 from serried.model.fit_cache import FitCache
+from serried.model.pod_index import PodIndex
 
 #: What a workload takes by pods of one kind: the requests of a pod, and row → how many pods.
 Takes = tuple[Vector, Mapping[int, int]]
@@ -24,8 +25,11 @@ class Departures:
     they are; see `World.leaving`.
     """
 
-    def __init__(self, workloads: Iterable[tuple[Key, Iterable[Takes]]]) -> None:
+    def __init__(self, workloads: Iterable[tuple[Key, Iterable[Takes], Sequence[int]]]) -> None:
+        """Of each workload what it takes, and its entries in the index of pods."""
         self.keys: list[Key] = []
+        entries: list[int] = []
+        entry_sizes: list[int] = []
         vectors: dict[int, Vector] = {}
         #: kind of pods → index into `vectors`
         codes: dict[int, int] = {}
@@ -35,8 +39,10 @@ class Departures:
         owners: list[int] = []
         kinds: list[int] = []
         sizes: list[int] = []
-        for owner, (key, takes) in enumerate(workloads):
+        for owner, (key, takes, own) in enumerate(workloads):
             self.keys.append(key)
+            entries += own
+            entry_sizes.append(len(own))
             for vector, at in takes:
                 kind = codes.get(id(vector))
                 if kind is None:
@@ -47,6 +53,9 @@ class Departures:
                 sizes.append(len(at))
                 rows += at
                 counts += at.values()
+        #: entries of the index of pods, those of one workload after those of another, and how many each has
+        self.entries: Ints = np.array(entries, dtype=np.int64)
+        self.entry_sizes: Ints = np.array(entry_sizes, dtype=np.int64)
         #: of each entry: line and row of the capacity arrays, and the amount that comes free there
         self.lines: Ints
         self.rows: Ints
@@ -89,11 +98,10 @@ class Departures:
         """Those of some of the workloads, in the order given."""
         at = np.array([self._index[key] for key in keys], dtype=np.int64)
         part = copy(self)
-        part.keys, part.sizes = list(keys), self.sizes[at]
-        starts = (np.cumsum(self.sizes) - self.sizes)[at]
-        first = np.cumsum(part.sizes) - part.sizes
-        entries = np.arange(int(part.sizes.sum())) + np.repeat(starts - first, part.sizes)
+        part.keys, part.sizes, part.entry_sizes = list(keys), self.sizes[at], self.entry_sizes[at]
+        entries = _runs(self.sizes, at)
         part.lines, part.rows, part.amounts = self.lines[entries], self.rows[entries], self.amounts[entries]
+        part.entries = self.entries[_runs(self.entry_sizes, at)]
         part.__dict__.pop("_index", None)
         return part
 
@@ -110,11 +118,20 @@ class Departures:
         return found
 
 
+def _runs(sizes: Ints, at: Ints) -> Ints:
+    """Of runs of these sizes, one after the other, the indices of some."""
+    starts, own = (np.cumsum(sizes) - sizes)[at], sizes[at]
+    found: Ints = np.arange(int(own.sum())) + np.repeat(starts - (np.cumsum(own) - own), own)
+    return found
+
+
 class Leaving:
     """A trial in which some of the workloads of `Departures` have left; which ones can be changed at will."""
 
-    def __init__(self, capacity: Capacity, fit_cache: FitCache, departures: Departures) -> None:
+    def __init__(self, capacity: Capacity, fit_cache: FitCache, index: PodIndex, departures: Departures) -> None:
         self._capacity = capacity
+        self._index = index
+        self._counts = index.counts[departures.entries]
         self._fit_cache = fit_cache
         self.departures = departures
         #: which of the workloads have left
@@ -123,6 +140,7 @@ class Leaving:
     def set(self, left: Bools) -> None:
         """Just these have left."""
         departures = self.departures
+        self._index.counts[departures.entries] = np.where(np.repeat(left, departures.entry_sizes), 0, self._counts)
         changed = np.repeat(left != self.left, departures.sizes)
         if changed.any():
             lines, rows, amounts = departures.lines[changed], departures.rows[changed], departures.amounts[changed]

@@ -31,6 +31,21 @@ class Mask:
     #: the sum of the weights of the preferred terms that match; 0 where not allowed
     score: Ints
 
+    def at(self, leaves: Ints) -> Mask:
+        """The same for the nodes in another order."""
+        return Mask(self.allowed[leaves], self.excluded_by[leaves], self.names, self.score[leaves])
+
+    def without(self, rows: Ints, exclusions: Iterable[tuple[str, Bools]]) -> Mask:
+        """The same with further exclusions: (reason, by row whether a node is left). `rows`: those of the nodes."""
+        excluded, names = self.excluded_by.copy(), list(self.names)
+        for name, left in exclusions:
+            code = names.index(name) if name in names else len(names)
+            if code == len(names):
+                names.append(name)
+            excluded[(excluded == 0) & ~left[rows]] = code
+        allowed = excluded == 0
+        return Mask(allowed, excluded, tuple(names), np.where(allowed, self.score, 0))
+
 
 def mask(
     nodes: Nodes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +12,7 @@ from serried.api.meta import Key
 from serried.api.names import HOSTNAME
 from serried.model.capacity import Bools, Ints, Vector, fits
 from serried.model.placement import Placement
+from serried.model.pod_index import NO_KIND, PodKind
 from serried.model.requests import PodSetRequest
 
 
@@ -40,6 +42,17 @@ class PodSetHold:
     bound: dict[Key, tuple[int, int]] = field(default_factory=dict)
     #: row → pods charged there, seen or not
     charged: dict[int, int] = field(default_factory=dict)
+    #: what others see of its pods
+    kind: PodKind = NO_KIND
+    #: row → entry in the index of pods for those expected there, while it is charged
+    entries: dict[int, int] = field(default_factory=dict)
+
+    def awaited(self) -> dict[int, int]:
+        """Row → pods expected there, over all domains."""
+        found: Counter[int] = Counter()
+        for expected in self.expected:
+            found.update(expected)
+        return found
 
     def expect(self, values: tuple[str, ...], pods: dict[int, int]) -> None:
         """Adds a domain, or more pods in one, by row."""

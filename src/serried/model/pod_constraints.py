@@ -116,6 +116,15 @@ class Constraints:
     claims: tuple[str, ...] = ()
     node_name: str = ""
 
+    def label_keys(self) -> set[str]:
+        """The labels of pods that any of them is about."""
+        terms = (*self.affinity, *self.anti_affinity, *(term for _, term in self.preferred))
+        selectors = (
+            *(term.selector for term in terms),
+            *(spread.selector for spread in (*self.spread, *self.preferred_spread)),
+        )
+        return {r.key for selector in selectors if selector is not None for r in selector.requirements}
+
     def __bool__(self) -> bool:
         return self is not NO_CONSTRAINTS and any(getattr(self, f.name) for f in fields(self))
 

@@ -1,12 +1,12 @@
 """What a pod's constraints leave of the nodes, and what they say of several such pods.
 
 Source of the rules: kube-scheduler's plugins NodeName, NodePorts, InterPodAffinity, PodTopologySpread and those for
-volumes (Kubernetes 1.37). They judge one pod after the other; what follows for pods that are placed together is:
+volumes (Kubernetes 1.37). They judge one pod after the other; pods
+that are placed together keep the rules if each of them passes with all others where they are planned:
 
 - a pod that its own anti-affinity selects, or that takes a host port, is alone in its domain;
-- pods whose affinity nobody matches but they themselves go to one domain, that of the first of them;
-- topology spread holds for what comes out: there is an order that fills the emptiest domain first, and in it no pod is
-  refused if none of the domains that got pods has more than `max_skew` above the emptiest one in the end.
+- pods whose affinity nobody matches but they themselves go to one domain, as if one of them had been there first;
+- of topology spread, none of the domains that get pods has more than `max_skew` above the emptiest one in the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from serried.model.capacity import UNLIMITED, Bools, Ints
 from serried.model.nodes import NAME_FIELD, Column, Nodes
-from serried.model.pod_constraints import HostPort, PodTerm, Selector, SpreadTerm
+from serried.model.pod_constraints import PodTerm, Selector, SpreadTerm
 from serried.model.pod_index import PodIndex, PodKind
 from serried.model.storage import READ_WRITE_ONCE_POD, Storage
 
@@ -69,14 +69,23 @@ class Verdict:
     together: tuple[str, ...] = ()
     spread: tuple[Spread, ...] = ()
 
+    def alone(self, host: str) -> bool:
+        """Whether each node may get only one of the pods. `host`: the label of one node."""
+        return self.one_per_node or host in self.apart
+
     def allowed(self, nodes: Nodes) -> Bools:
         """Where one pod by itself may go."""
         keep = nodes.column(NAME_FIELD).codes >= 0
         for _, left in self.exclusions:
             keep &= left
-        for spread in self.spread:
-            keep &= np.append(spread.room(spread.least), 0)[nodes.column(spread.key).codes] > 0
+        for _, left in self.spread_of_one(nodes):
+            keep &= left
         return keep
+
+    def spread_of_one(self, nodes: Nodes) -> Iterator[tuple[str, Bools]]:
+        """As `exclusions`: what the spread constraints exclude for one pod by itself."""
+        for spread in self.spread:
+            yield "topologySpread", np.append(spread.room(spread.least), 0)[nodes.column(spread.key).codes] > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +98,15 @@ class Surroundings:
     namespaces: Namespaces
 
 
-def judge(around: Surroundings, kind: PodKind, by_affinity: Bools, by_taints: Bools) -> Verdict:
+def judge(
+    around: Surroundings, kind: PodKind, by_affinity: Bools, by_taints: Bools, *, bound_by_us: bool = False
+) -> Verdict:
     """The verdict on pods of a kind.
 
     Args:
         by_affinity: rows that their node selector and required node affinity allow.
         by_taints: rows whose taints they tolerate.
+        bound_by_us: kube-scheduler does not bind them, so their claims are to be bound beforehand.
     """
     constraints = kind.constraints
     verdict = Verdict()
@@ -107,7 +119,7 @@ def judge(around: Surroundings, kind: PodKind, by_affinity: Bools, by_taints: Bo
         exclude(("hostPort", taken))
         verdict.one_per_node = True
     if constraints.claims:
-        _judge_claims(around, kind, verdict)
+        _judge_claims(around, kind, verdict, bound_by_us)
     if constraints.spread:
         spreads = list(_spreads(around, kind, by_affinity, by_taints, verdict))
         verdict.spread = tuple(spreads)
@@ -126,21 +138,75 @@ def judge(around: Surroundings, kind: PodKind, by_affinity: Bools, by_taints: Bo
     return verdict
 
 
-def conflicting(ports: tuple[HostPort, ...], others: tuple[HostPort, ...]) -> bool:
-    return any(port.conflicts(other) for port in ports for other in others)
+def preference(around: Surroundings, kind: PodKind) -> Ints:
+    """How well nodes (by row) suit what pods prefer, from 0 to 100 for each of two kinds of preference: pods that are
+    around, by the weights of terms, and few pods that a spread constraint counts."""
+    nodes, constraints = around.nodes, kind.constraints
+    near: Ints = np.zeros(len(nodes.names), dtype=np.int64)
+    crowd = near.copy()
+    for weight, term in constraints.preferred:
+        near += weight * _around(around, _selected(around, term), term.key)
+    for spread in constraints.preferred_spread:
+        crowd += _around(around, around.pods.selected(spread.selector, (kind.namespace,)), spread.key)
+    return _scaled(near) + _scaled(-crowd)
 
 
-def _judge_claims(around: Surroundings, kind: PodKind, verdict: Verdict) -> None:
+def _around(around: Surroundings, entries: Bools, key: str) -> Ints:
+    """By row, how many of some pods are in the same domain of a label."""
+    column = around.nodes.column(key)
+    counts = _by_domain(column, around.pods.by_row(entries, len(around.nodes.names)))
+    found: Ints = np.append(counts, 0)[column.codes]
+    return found
+
+
+def _scaled(values: Ints) -> Ints:
+    low, span = int(values.min(initial=0)), int(np.ptp(values)) if len(values) else 0
+    return (values - low) * 100 // span if span else np.zeros_like(values)
+
+
+def keeps_off(kind: PodKind, other: PodKind, namespaces: Namespaces, host: str) -> bool:
+    """Whether pods of two kinds, to be placed together, cannot be on the same node. `host`: the label of one node."""
+    ports = kind.constraints.ports, other.constraints.ports
+    return any(port.conflicts(another) for port in ports[0] for another in ports[1]) or any(
+        term.key == host and term.selects(b.namespace, namespaces.get(b.namespace, {}), b.labels)
+        for a, b in ((kind, other), (other, kind))
+        for term in a.constraints.anti_affinity
+    )
+
+
+def follows(kind: PodKind, other: PodKind, namespaces: Namespaces) -> bool:
+    """Whether pods of a kind, of which nobody has a place yet, need pods of another one to be somewhere."""
+
+    def selects(term: PodTerm, of: PodKind) -> bool:
+        return term.selects(of.namespace, namespaces.get(of.namespace, {}), of.labels)
+
+    terms = kind.constraints.affinity
+    return any(selects(term, other) for term in terms) and not all(selects(term, kind) for term in terms)
+
+
+def tied_over(kind: PodKind, other: PodKind, host: str) -> str:
+    """The label of a rule between two kinds of pods that are to be placed together, other than one that keeps them
+    off the same node; "" if there is none."""
+    for a, b in ((kind, other), (other, kind)):
+        for term in (*a.constraints.affinity, *(t for t in a.constraints.anti_affinity if t.key != host)):
+            if term.selector is not None and term.selector.selects(b.labels):
+                return term.key
+        for spread in a.constraints.spread:
+            if spread.selector is not None and spread.selector.selects(b.labels):
+                return spread.key
+    return ""
+
+
+def _judge_claims(around: Surroundings, kind: PodKind, verdict: Verdict, bound_by_us: bool) -> None:
     keys = [(kind.namespace, name) for name in kind.constraints.claims]
     for key in keys:
-        reason = around.storage.unusable(key)
+        reason = around.storage.unusable(key) or (around.storage.needs_kube_scheduler(key) if bound_by_us else "")
         if reason:
             verdict.exclusions.append((reason, np.zeros(len(around.nodes.names), dtype=np.bool_)))
             return
     claims = [around.storage.claims[key] for key in keys]
     verdict.one_in_all = any(READ_WRITE_ONCE_POD in claim.spec.access_modes for claim in claims)
-    bound = [key for key, claim in zip(keys, claims, strict=True) if around.storage.is_bound(claim)]
-    verdict.exclusions.extend(around.storage.exclusions(around.nodes, bound))
+    verdict.exclusions.extend(around.storage.exclusions(around.nodes, keys))
 
 
 def _judge_affinity(around: Surroundings, kind: PodKind, verdict: Verdict) -> None:

@@ -6,8 +6,9 @@ each from when it is first asked for; a label that no pod has costs nothing.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -28,13 +29,23 @@ _COLUMNS: Final = 256
 _Handle = tuple[str | None, str | None, str | None]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class PodKind:
     """What the filters know of a pod, or of pods that are alike."""
 
     namespace: str
     labels: Mapping[str, str]
     constraints: Constraints = NO_CONSTRAINTS
+
+    @property
+    def labels_asked_for(self) -> Mapping[str, str]:
+        """Those of its labels that its own constraints are about."""
+        asked = self.constraints.label_keys()
+        return {key: value for key, value in self.labels.items() if key in asked}
+
+
+#: Pods of which nothing is known.
+NO_KIND: Final = PodKind("", {})
 
 
 class PodIndex:
@@ -47,6 +58,8 @@ class PodIndex:
         self.counts: Ints = np.zeros(64, dtype=np.int64)
         #: pods that are being deleted: topology spread does not count them
         self.leaving: Bools = np.zeros(64, dtype=np.bool_)
+        #: pods of workloads, and pods planned for them
+        self.held: Bools = np.zeros(64, dtype=np.bool_)
         self.anti_affinity = _Values[tuple[PodTerm, ...]](64, ())
         self.ports = _Values[tuple[HostPort, ...]](64, ())
         self._labels: NDArray[Any] = np.empty(64, dtype=object)
@@ -62,12 +75,13 @@ class PodIndex:
 
     # --- changes
 
-    def add(self, kind: PodKind, rows: Ints, counts: Ints, *, leaving: bool = False) -> Ints:
+    def add(self, kind: PodKind, rows: Ints, counts: Ints, *, leaving: bool = False, held: bool = False) -> Ints:
         """Adds pods of one kind, so many at each row. Returns their entries."""
         entries = self._claim(len(rows))
         if not len(rows):
             return entries
-        self.rows[entries], self.counts[entries], self.leaving[entries] = rows, counts, leaving
+        self.rows[entries], self.counts[entries] = rows, counts
+        self.leaving[entries], self.held[entries] = leaving, held
         self._labels[entries] = kind.labels
         _encode(self._namespaces, entries, kind.namespace)
         for key in kind.labels:
@@ -79,6 +93,10 @@ class PodIndex:
             self._set(self.anti_affinity, self._terms, entries, constraints.anti_affinity, _handles)
             self._set(self.ports, self._ports, entries, constraints.ports, _port_handles)
         return entries
+
+    def set_counts(self, entries: Sequence[int], counts: Ints | int) -> None:
+        """How many pods entries stand for; none at all for a while, in a trial."""
+        self.counts[entries] = counts
 
     def remove(self, entries: Ints) -> None:
         if not len(entries):
@@ -136,6 +154,7 @@ class PodIndex:
         self.rows = np.concatenate([self.rows, np.zeros(old, dtype=np.int64)])
         self.counts = np.concatenate([self.counts, np.zeros(old, dtype=np.int64)])
         self.leaving = np.concatenate([self.leaving, np.zeros(old, dtype=np.bool_)])
+        self.held = np.concatenate([self.held, np.zeros(old, dtype=np.bool_)])
         self._labels = np.concatenate([self._labels, np.empty(old, dtype=object)])
         for column in (self._namespaces, *self._columns.values()):
             column.codes = np.concatenate([column.codes, np.full(old, -1, dtype=np.int32)])
@@ -143,6 +162,16 @@ class PodIndex:
             values.codes = np.concatenate([values.codes, np.zeros(old, dtype=np.int32)])
 
     # --- questions
+
+    def without_workloads(self) -> PodIndex:
+        """What it would be if every workload were gone, and its pods with it; to be asked only, and before changes."""
+        found = copy.copy(self)
+        found.counts = np.where(self.held, 0, self.counts)
+        return found
+
+    def repels(self) -> bool:
+        """Whether any pod has anti-affinity."""
+        return bool(self._terms)
 
     def selected(self, selector: Selector | None, namespaces: Collection[str] | None) -> Bools:
         """Which entries are pods that a selector selects, in some namespaces (None: in all)."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serried.api.core import Container, PodSpec, Quantity, ResourceList, ResourceRequirements
 from serried.api.meta import Key
 from serried.api.quantity import LIMIT, QuantityError, resource_value
-from serried.model.capacity import Vector
+from serried.model.capacity import NO_ROWS, Ints, Vector
+from serried.model.pod_index import NO_KIND, PodKind
 
 #: Reads one quantity: (path of the field, resource, quantity) → integer.
 _Read = Callable[[str, str, Quantity], int]
@@ -36,13 +37,16 @@ class BoundPod:
     vector: Vector
     workload: Key | None
     pod_set: str
+    kind: PodKind = NO_KIND
     #: it takes capacity by itself; otherwise a hold has taken it already
     counted: bool = False
+    #: its entry in the index of pods
+    entries: Ints = field(default_factory=lambda: NO_ROWS)
 
     @property
     def takes(self) -> tuple[object, ...]:
-        """What it takes, where, and for whom."""
-        return self.row, self.vector, self.workload, self.pod_set
+        """What it takes, where, for whom, and what others see of it."""
+        return self.row, self.vector, self.workload, self.pod_set, self.kind
 
 
 def pod_requests(spec: PodSpec) -> dict[str, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from serried.api.core import NodeAffinity, Toleration
 from serried.api.kueue import PodSetTopologyRequest
+from serried.model.pod_index import NO_KIND, PodKind
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,5 @@ class PodSetRequest:
     tolerations: tuple[Toleration, ...] = ()
     #: its pods carry `schedulerName: serried`: the placement must name the node of every pod
     bound_by_us: bool = False
+    #: what other pods see of them, and they of others
+    kind: PodKind = NO_KIND

@@ -8,18 +8,20 @@ kube-scheduler: see `requirements`.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
 
+from serried.api import core
 from serried.api.meta import Key
 from serried.api.storage import (
     CSIDriver,
     CSINode,
     PersistentVolume,
     PersistentVolumeClaim,
+    PersistentVolumeSpec,
     StorageClass,
     VolumeAttachment,
 )
@@ -30,9 +32,24 @@ from serried.model.nodes import Nodes
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 BETA_STORAGE_CLASS: Final = "volume.beta.kubernetes.io/storage-class"
 WAIT_FOR_FIRST_CONSUMER: Final = "WaitForFirstConsumer"
+#: Kinds of volumes whose plugins moved to CSI drivers.
+MIGRATED: Final = (
+    "aws_elastic_block_store",
+    "azure_disk",
+    "azure_file",
+    "cinder",
+    "gce_persistent_disk",
+    "portworx_volume",
+    "vsphere_volume",
+)
 READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
 _ZONES: Final = ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone")
 _REGIONS: Final = ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region")
+
+StorageObject = PersistentVolumeClaim | PersistentVolume | StorageClass | CSINode | CSIDriver | VolumeAttachment
+
+#: Claims that are remembered as asked for.
+_ASKED: Final = 4096
 
 #: A volume of a CSI driver: (driver, handle).
 Volume = tuple[str, str]
@@ -82,32 +99,65 @@ class Storage:
         self._pods: dict[Key, Counter[str]] = {}
         #: claim in use → the volume it is counted for
         self._counted: dict[Key, Volume | None] = {}
+        #: the claims of pods that were judged last, in the order of that
+        self._asked: OrderedDict[Key, None] = OrderedDict()
         #: by claims of pods; and these and by attachments
         self._by_pods = _InUse()
         self._by_all = _InUse()
 
     # --- objects
 
-    def set_claim(self, claim: PersistentVolumeClaim) -> None:
-        self.delete_claim(claim.key)
-        self.claims[claim.key] = claim
-        if claim.spec.volume_name:
-            self._claims_of.setdefault(claim.spec.volume_name, set()).add(claim.key)
-        self._recount([claim.key])
+    def put(self, obj: StorageObject) -> bool:
+        """An object was added or changed. Returns whether that may matter to pods that have asked."""
+        name = obj.metadata.name
+        match obj:
+            case PersistentVolumeClaim():
+                return self._change_claim(obj.key, obj)
+            case PersistentVolume():
+                return self._change_volume(name, obj)
+            case StorageClass():
+                return self._change_class(name, obj)
+            case CSINode():
+                self.csi_nodes[name] = obj
+            case CSIDriver():
+                self.csi_drivers[name] = obj
+            case VolumeAttachment():
+                self._change_attachment(name, obj)
+        return bool(self._asked)
 
-    def delete_claim(self, key: Key) -> None:
-        claim = self.claims.pop(key, None)
-        if claim is not None and claim.spec.volume_name:
-            self._claims_of[claim.spec.volume_name].discard(key)
-            self._recount([key])
+    def drop(self, obj: StorageObject) -> bool:
+        """An object is gone. Returns as `put`."""
+        name = obj.metadata.name
+        match obj:
+            case PersistentVolumeClaim():
+                return self._change_claim(obj.key, None)
+            case PersistentVolume():
+                return self._change_volume(name, None)
+            case StorageClass():
+                return self._change_class(name, None)
+            case CSINode():
+                self.csi_nodes.pop(name, None)
+            case CSIDriver():
+                self.csi_drivers.pop(name, None)
+            case VolumeAttachment():
+                self._change_attachment(name, None)
+        return bool(self._asked)
 
-    def set_volume(self, volume: PersistentVolume) -> None:
-        self._change_volume(volume.metadata.name, volume)
+    def _change_claim(self, key: Key, claim: PersistentVolumeClaim | None) -> bool:
+        before = self.claims.pop(key, None)
+        if before is not None and before.spec.volume_name:
+            claims = self._claims_of[before.spec.volume_name]
+            claims.discard(key)
+            if not claims:
+                del self._claims_of[before.spec.volume_name]
+        if claim is not None:
+            self.claims[key] = claim
+            if claim.spec.volume_name:
+                self._claims_of.setdefault(claim.spec.volume_name, set()).add(key)
+        self._recount([key])
+        return key in self._asked
 
-    def delete_volume(self, name: str) -> None:
-        self._change_volume(name, None)
-
-    def _change_volume(self, name: str, volume: PersistentVolume | None) -> None:
+    def _change_volume(self, name: str, volume: PersistentVolume | None) -> bool:
         attached = [a for a in self._attachments.values() if a.spec.source.persistent_volume_name == name]
         for attachment in attached:
             self._attach(attachment, -1)
@@ -116,37 +166,24 @@ class Storage:
             self.volumes[name] = volume
         for attachment in attached:
             self._attach(attachment, 1)
-        self._recount(self._claims_of.get(name, ()))
+        claims = self._claims_of.get(name, set())
+        self._recount(claims)
+        return not self._asked.keys().isdisjoint(claims)
 
-    def set_class(self, storage_class: StorageClass) -> None:
-        self.classes[storage_class.metadata.name] = storage_class
+    def _change_class(self, name: str, storage_class: StorageClass | None) -> bool:
+        self.classes.pop(name, None)
+        if storage_class is not None:
+            self.classes[name] = storage_class
         self._recount(self._pods)
+        return bool(self._asked)
 
-    def delete_class(self, name: str) -> None:
-        if self.classes.pop(name, None) is not None:
-            self._recount(self._pods)
-
-    def set_csi_node(self, csi_node: CSINode) -> None:
-        self.csi_nodes[csi_node.metadata.name] = csi_node
-
-    def delete_csi_node(self, name: str) -> None:
-        self.csi_nodes.pop(name, None)
-
-    def set_csi_driver(self, driver: CSIDriver) -> None:
-        self.csi_drivers[driver.metadata.name] = driver
-
-    def delete_csi_driver(self, name: str) -> None:
-        self.csi_drivers.pop(name, None)
-
-    def set_attachment(self, attachment: VolumeAttachment) -> None:
-        self.delete_attachment(attachment.metadata.name)
-        self._attachments[attachment.metadata.name] = attachment
-        self._attach(attachment, 1)
-
-    def delete_attachment(self, name: str) -> None:
+    def _change_attachment(self, name: str, attachment: VolumeAttachment | None) -> None:
         before = self._attachments.pop(name, None)
         if before is not None:
             self._attach(before, -1)
+        if attachment is not None:
+            self._attachments[name] = attachment
+            self._attach(attachment, 1)
 
     def _attach(self, attachment: VolumeAttachment, sign: int) -> None:
         spec = attachment.spec
@@ -210,6 +247,9 @@ class Storage:
 
     def unusable(self, key: Key) -> str:
         """Why no pod can use a claim now, on whatever node; "" if it can."""
+        self._asked[key] = None
+        if len(self._asked) > _ASKED:
+            self._asked.popitem(last=False)
         claim = self.claims.get(key)
         name = key[1]
         if claim is None:
@@ -226,6 +266,18 @@ class Storage:
             return f'persistentvolumeclaim "{name}" with access mode ReadWriteOncePod is in use by another pod'
         return ""
 
+    def needs_kube_scheduler(self, key: Key) -> str:
+        """Why pods with a claim are kube-scheduler's to bind, as it is now; "" if they are not."""
+        claim = self.claims.get(key)
+        if claim is None:
+            return ""
+        if not self.is_bound(claim) and self.waits_for_consumer(claim):
+            return f'persistentvolumeclaim "{key[1]}" is bound or provisioned where its first pod goes'
+        volume = self.volumes.get(claim.spec.volume_name)
+        if volume is not None and has_source(volume.spec, MIGRATED):
+            return f'persistentvolume "{volume.metadata.name}" is of a plugin that moved to a CSI driver'
+        return ""
+
     @staticmethod
     def is_bound(claim: PersistentVolumeClaim) -> bool:
         return bool(claim.spec.volume_name) and BIND_COMPLETED in claim.metadata.annotations
@@ -238,20 +290,12 @@ class Storage:
         return storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
 
     def exclusions(self, nodes: Nodes, keys: Iterable[Key]) -> Iterator[tuple[str, Bools]]:
-        """What bound claims exclude: (reason, the rows that are left)."""
+        """What claims that can be used exclude: (reason, the rows that are left)."""
         wanted: dict[str, set[Volume]] = {}
         for key in keys:
             claim = self.claims[key]
-            volume = self.volumes[claim.spec.volume_name]
-            affinity = volume.spec.node_affinity
-            if affinity is not None and affinity.required is not None:
-                keep = np.zeros(len(nodes.names), dtype=np.bool_)
-                for term in affinity.required.node_selector_terms:
-                    keep |= matches_term(nodes, term, of_volume=True)
-                yield "volumeNodeAffinity", keep
-            zones = _in_zones(nodes, volume)
-            if zones is not None:
-                yield "volumeZone", zones
+            if self.is_bound(claim):
+                yield from _exclusions(nodes, self.volumes[claim.spec.volume_name])
             found = self.volume_of(key)
             if found is not None:
                 wanted.setdefault(found[0], set()).add(found)
@@ -284,6 +328,11 @@ class Storage:
         return room
 
 
+def has_source(found: core.Volume | PersistentVolumeSpec, sources: Iterable[str]) -> bool:
+    """Whether a volume is of one of some kinds."""
+    return any(getattr(found, source) is not None for source in sources)
+
+
 def _by_row(nodes: Nodes, numbers: Mapping[str, int], otherwise: int) -> Ints:
     """Numbers of nodes, by row."""
     found: Ints = np.full(len(nodes.names), otherwise, dtype=np.int64)
@@ -292,6 +341,19 @@ def _by_row(nodes: Nodes, numbers: Mapping[str, int], otherwise: int) -> Ints:
         at, values = np.array(rows, dtype=np.int64).T
         found[at] = values
     return found
+
+
+def _exclusions(nodes: Nodes, volume: PersistentVolume) -> Iterator[tuple[str, Bools]]:
+    """What a volume excludes by where it is."""
+    affinity = volume.spec.node_affinity
+    if affinity is not None and affinity.required is not None:
+        keep = np.zeros(len(nodes.names), dtype=np.bool_)
+        for term in affinity.required.node_selector_terms:
+            keep |= matches_term(nodes, term, of_volume=True)
+        yield "volumeNodeAffinity", keep
+    zones = _in_zones(nodes, volume)
+    if zones is not None:
+        yield "volumeZone", zones
 
 
 def _in_zones(nodes: Nodes, volume: PersistentVolume) -> Bools | None:

@@ -12,21 +12,28 @@ from serried.api import names
 from serried.api.core import Node, Pod
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
-from serried.model.capacity import UNLIMITED, Capacity, Ints, Vector, add, amounts
+from serried.model.capacity import PODS, UNLIMITED, Capacity, Ints, Vector, add, amounts
 from serried.model.departures import Departures, Leaving, Takes
+from serried.model.filters import selected
 from serried.model.fit_cache import FitCache
 from serried.model.hold_index import HoldIndex
 from serried.model.holds import Hold, PodSetHold, by_name, estimate, short_rows
 from serried.model.journal import Journal
 from serried.model.nodes import NAME_FIELD, Nodes, allocatable, same_for_placement
 from serried.model.placement import Placement
+from serried.model.pod_constraints import NO_CONSTRAINTS, Requirement, Selector, read_constraints
+from serried.model.pod_index import NO_KIND, PodIndex, PodKind
 from serried.model.pods import BoundPod, readable_requests
 from serried.model.requests import PodSetRequest
+from serried.model.storage import Storage
 from serried.model.topology import Tree, build
 
+_ONE: Final = np.ones(1, dtype=np.int64)
+#: Labels that together name the pods of one pod set of a Workload.
+_IDENTITY: Final = (names.POD_GROUP, names.POD_SET)
 _TERMINAL: Final = ("Succeeded", "Failed")
-#: Distinct request vectors kept for sharing between pods.
-_VECTORS: Final = 4096
+#: Requests in the vectors that are kept for sharing between pods.
+_VECTORS: Final = 16_384
 
 
 class World:
@@ -41,6 +48,10 @@ class World:
         self.journal = journal
         self.capacity = Capacity()
         self.fit_cache = FitCache(self.capacity)
+        self.index = PodIndex()
+        self.storage = Storage()
+        #: namespace → its labels
+        self.namespaces: dict[str, Mapping[str, str]] = {}
         self.nodes = Nodes(self.capacity.rows)
         self.topologies: dict[str, Topology] = {}
         self.flavors: dict[str, ResourceFlavor] = {}
@@ -56,6 +67,7 @@ class World:
         #: how often what a workload takes on nodes was changed, or a change rolled back
         self.hold_changes = 0
         self._vectors: dict[tuple[tuple[str, int], ...], Vector] = {}
+        self._vectors_size = 0
         self.holds: Mapping[Key, Hold] = MappingProxyType(self._holds)
         self.pods: Mapping[Key, BoundPod] = MappingProxyType(self._pods)
         self.uncovered: Mapping[Key, Mapping[BoundPod, None]] = MappingProxyType(self._uncovered)
@@ -77,7 +89,9 @@ class World:
         changed = self.nodes.put(row, node)
         if changed or taints != self.nodes.taint_code[row]:
             self._forget(changed, all_trees=shadowed != self.nodes.shadowed)
-        self.capacity.set_allocatable(row, allocatable(node))
+        fresh = self.capacity.set_allocatable(row, allocatable(node))
+        if fresh:
+            self._charge_anew(fresh)
         self.fit_cache.touch(np.array([row]))
         if changed or usable != self.nodes.usable[row]:
             self._recompute_around(row)
@@ -162,6 +176,18 @@ class World:
         keys = self.levels(flavor, bound_by_us=bound_by_us)
         return self._tree(keys, self.flavors[flavor].spec.node_labels) if keys else None
 
+    def unlabelled(self, flavor: str, *, bound_by_us: bool = False) -> dict[str, list[str]]:
+        """Label of a level → nodes of a flavor that lack it (and none of a level above), and so are in no domain."""
+        found: dict[str, list[str]] = {}
+        left = self.nodes.column(NAME_FIELD).codes >= 0
+        left &= selected(self.nodes, self.flavors[flavor].spec.node_labels)
+        for key in self.levels(flavor, bound_by_us=bound_by_us):
+            here = self.nodes.column(key).codes >= 0
+            if without := np.flatnonzero(left & ~here).tolist():
+                found[key] = sorted(self.nodes.names[row] for row in without)
+            left &= here
+        return found
+
     def _tree(self, keys: tuple[str, ...], node_labels: Mapping[str, str]) -> Tree:
         key = (keys, tuple(sorted(node_labels.items())))
         tree = self._trees.get(key)
@@ -197,13 +223,20 @@ class World:
         vector = self._vector(readable_requests(pod.spec))
         owner = pod.metadata.annotations.get(names.WORKLOAD)
         workload = (pod.metadata.namespace, owner) if owner else None
-        bound = BoundPod(row, vector, workload, pod.metadata.labels.get(names.POD_SET, ""))
+        meta = pod.metadata
+        constraints = read_constraints(pod.spec, meta.namespace, meta.labels, pod=meta.name)
+        kind = PodKind(meta.namespace, meta.labels, constraints)
+        bound = BoundPod(row, vector, workload, meta.labels.get(names.POD_SET, ""), kind)
+        leaving = meta.deletion_timestamp is not None
         before = self._pods.get(pod.key)
         if before is not None and before.takes == bound.takes:
+            self.index.leaving[before.entries] = leaving
             return False
         changed = self.delete_pod(pod.key)
         self._pods[pod.key] = bound
         self._pods_on.setdefault(row, {})[pod.key] = bound
+        bound.entries = self.index.add(kind, np.array([row]), _ONE, leaving=leaving, held=workload is not None)
+        self._use_claims(kind, row, 1)
         self.nodes.references[row] += 1
         if workload is not None:
             self._pods_of.setdefault(workload, {})[pod.key] = bound
@@ -224,6 +257,8 @@ class World:
         del self._pods_on[bound.row][key]
         if not self._pods_on[bound.row]:
             del self._pods_on[bound.row]
+        self.index.remove(bound.entries)
+        self._use_claims(bound.kind, bound.row, -1)
         if bound.workload is not None:
             siblings = self._pods_of[bound.workload]
             del siblings[key]
@@ -236,6 +271,7 @@ class World:
         for part in hold.parts if hold is not None else ():
             if key in part.bound:
                 domain = part.leave(key)
+                self._await(part, bound.row, 1)
                 moved = part.wide and self._recompute(part, domain)
         return bound.workload is not None and (self._account_for_pods(bound.workload) or moved)
 
@@ -282,6 +318,7 @@ class World:
             if domain is None or not part.expected[domain]:
                 continue
             source = part.bind_seen(key, domain, pod.row)
+            self._await(part, source, -1)
             if source == pod.row:
                 return "as is"
             self._shift(part, source, -1)
@@ -301,6 +338,21 @@ class World:
         self._add(self.capacity.free, part.vector, rows, change, -1)
         self.nodes.references[row] += (now > 0) - (before > 0)
         self._hold_index.moved(part, row)
+
+    def _await(self, part: PodSetHold, row: int, pods: int) -> None:
+        """So many pods of a part more (or fewer) are expected on a row: others reckon with them."""
+        if part.kind is NO_KIND:
+            return
+        entry = part.entries.get(row)
+        if entry is None:
+            part.entries[row] = int(self.index.add(part.kind, np.array([row]), np.array([pods]), held=True)[0])
+        else:
+            self.index.counts[entry] += pods
+        self._use_claims(part.kind, row, pods)
+
+    def _use_claims(self, kind: PodKind, row: int, pods: int) -> None:
+        for claim in kind.constraints.claims:
+            self.storage.use((kind.namespace, claim), self.nodes.names[row], pods)
 
     def _recompute_around(self, row: int) -> None:
         """A node has opened, closed, or gone to another domain: pods expected in domains of its old and new labels are
@@ -328,9 +380,11 @@ class World:
         pods = 0
         for row in strays:
             pods += expected[row]
+            self._await(part, row, -expected[row])
             self._shift(part, row, -expected.pop(row))
         for row, count in self._estimated(part.vector, rows, pods).items():
             expected[row] = expected.get(row, 0) + count
+            self._await(part, row, count)
             self._shift(part, row, count)
         return True
 
@@ -376,6 +430,7 @@ class World:
                 continue
             vector = self._vector(request.requests)
             part = PodSetHold(key, placement.pod_set, vector, promised)
+            part.kind = request.kind
             self._expect(part, placement, problems)
             parts.append(part)
         hold = Hold(tuple(placements), tuple(pod_sets), tuple(parts))
@@ -407,14 +462,19 @@ class World:
         if hold is not None:
             self._lift(key)
         self._count_all_but(key, frozenset(self._pods_of.get(key, ())) if with_pods else frozenset())
+        if with_pods:
+            entries = [int(pod.entries[0]) for pod in self._pods_of.get(key, {}).values()]
+            before = self.index.counts[entries]
+            self.journal.record(lambda: self.index.set_counts(entries, before))
+            self.index.set_counts(entries, 0)
 
     def departures(self, keys: Iterable[Key]) -> Departures:
         """What nodes would gain if these workloads left, with all of their pods."""
-        return Departures((key, self._takes(key)) for key in keys)
+        return Departures((key, self._takes(key), self._entries(key)) for key in keys)
 
     def leaving(self, departures: Departures) -> Leaving:
         """A trial, journalled, in which some of these workloads leave: nobody has yet."""
-        trial = Leaving(self.capacity, self.fit_cache, departures)
+        trial = Leaving(self.capacity, self.fit_cache, self.index, departures)
         self.journal.record(trial.none)
         return trial
 
@@ -425,6 +485,12 @@ class World:
         if key not in self._uncovered:
             return held
         return [*held, *((pod.vector, {pod.row: 1}) for pod in self._uncovered[key])]
+
+    def _entries(self, key: Key) -> list[int]:
+        """The entries of a workload's pods in the index, and of those it expects."""
+        hold = self._holds.get(key)
+        found = [] if hold is None else [entry for part in hold.parts for entry in part.entries.values()]
+        return found + [int(pod.entries[0]) for pod in self._pods_of.get(key, {}).values()]
 
     def rows_of(self, placements: Iterable[Placement]) -> Ints:
         """The rows of the nodes that placements name; of a domain larger than a host, those of all of its nodes."""
@@ -495,12 +561,24 @@ class World:
             self._hold_index.add(part)
         else:
             self._hold_index.remove(part)
+        if part.kind is NO_KIND:
+            return
+        awaited = part.awaited()
+        if sign > 0:
+            part.entries = dict(
+                zip(awaited, self.index.add(part.kind, *_arrays(awaited), held=True).tolist(), strict=True)
+            )
+        else:
+            self.index.remove(np.fromiter(part.entries.values(), dtype=np.int64, count=len(part.entries)))
+            part.entries = {}
+        for row, number in awaited.items() if part.kind.constraints.claims else ():
+            self._use_claims(part.kind, row, sign * number)
 
-    def charge(self, array: Ints, tree: Tree, leaves: Ints, counts: Ints, requests: Mapping[str, int]) -> None:
+    def charge(self, array: Ints, tree: Tree, leaves: Ints, counts: Ints, pod_set: PodSetRequest) -> None:
         """Charges pods to leaves of a tree in one of the capacity arrays, for a trial: goes through the journal."""
         if not len(leaves):
             return
-        vector = self.capacity.vector(requests)
+        vector = self.capacity.vector(pod_set.requests)
         if tree.host:
             rows, taken = tree.rows[leaves], counts
         else:
@@ -515,26 +593,77 @@ class World:
         amount = amounts(vector, taken)
         self.journal.record(lambda: self._add(array, vector, rows, amount, 1))
         self._add(array, vector, rows, amount, -1)
+        if pod_set.kind is not NO_KIND:
+            entries = self.index.add(pod_set.kind, rows, taken)
+            self.journal.record(lambda: self.index.remove(entries))
+
+    def set_aside(self, kind: PodKind, hostname: str) -> None:
+        """Pods of a kind on a node are as if not there, for a trial: goes through the journal."""
+        rows = self.nodes.hosts.get(hostname, [])[:1]
+        if not rows or (kind.constraints is NO_CONSTRAINTS and not self.index.repels()):
+            return
+        own = tuple(Requirement(key, "In", (kind.labels[key],)) for key in _IDENTITY if key in kind.labels)
+        here = self.index.selected(Selector(own), (kind.namespace,)) & (self.index.rows[: self.index.size] == rows[0])
+        entries = np.flatnonzero(here).tolist()
+        before = self.index.counts[entries]
+        self.journal.record(lambda: self.index.set_counts(entries, before))
+        self.index.set_counts(entries, 0)
 
     def _add(self, array: Ints, vector: Vector, rows: Ints, amount: Ints, sign: int) -> None:
         """Every change of a capacity array by pods and holds. `rows` must be distinct."""
         add(array, vector, rows, amount, sign)
         self.fit_cache.touch(rows)
 
+    def repels(self, kind: PodKind) -> bool:
+        """Whether the anti-affinity of some pod selects pods of this kind."""
+        labels = self.namespaces.get(kind.namespace, {})
+        return any(len(rows) for _, rows in self.index.repelled(kind, labels))
+
     # --- requests
 
+    def _charge_anew(self, fresh: set[str]) -> None:
+        """Some resources are new on the nodes: who asked for them takes them now."""
+        self._vectors.clear()
+        self._vectors_size = 0
+        for pod in self._pods.values():
+            if not fresh.isdisjoint(pod.vector.missing):
+                counted = pod.counted
+                if counted:
+                    self._count(pod, -1)
+                pod.vector = self._vector(_requests_of(pod.vector))
+                if counted:
+                    self._count(pod, 1)
+        for hold in self._holds.values():
+            for part in hold.parts:
+                if not fresh.isdisjoint(part.vector.missing):
+                    self._charge_part(part, -1)
+                    part.vector = self._vector(_requests_of(part.vector))
+                    self._charge_part(part, 1)
+
     def _vector(self, requests: Mapping[str, int]) -> Vector:
-        """A vector whose resources all have their line; shared between all pods that ask for the same."""
+        """The vector of some requests, shared between all pods that ask for the same."""
         key = tuple(sorted(requests.items()))
         vector = self._vectors.get(key)
         if vector is None:
-            for name in requests:
-                self.capacity.line(name)
-            if len(self._vectors) >= _VECTORS:
+            self._vectors_size += len(requests) + 1
+            if self._vectors_size > _VECTORS:
                 self._vectors.clear()
+                self._vectors_size = 0
             vector = self._vectors[key] = self.capacity.vector(requests)
         return vector
 
     def resources(self) -> Iterator[tuple[str, int]]:
         """The resources that have a line in the arrays, and which."""
         return iter(self.capacity.lines.items())
+
+
+def _requests_of(vector: Vector) -> dict[str, int]:
+    asked = dict(zip(vector.names, vector.value.tolist(), strict=True)) | dict(vector.missing)
+    asked[PODS] -= 1
+    return asked
+
+
+def _arrays(numbers: Mapping[int, int]) -> tuple[Ints, Ints]:
+    """The keys and the values."""
+    keys = np.fromiter(numbers.keys(), dtype=np.int64, count=len(numbers))
+    return keys, np.fromiter(numbers.values(), dtype=np.int64, count=len(numbers))

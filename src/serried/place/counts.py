@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,7 @@ def count_up(
     score: Ints | None,
     *,
     span: Span | None = None,
+    most: Sequence[Ints | None] = (),
 ) -> list[Counts]:
     """The counts of every level, top first, from what fits on each leaf.
 
@@ -51,7 +53,9 @@ def count_up(
         leader: 1 for each leaf where the leader fits.
         score: of each leaf.
         span: only a part of the tree: the arrays are of its leaves, and its first level comes first.
+        most: per level, how many pods each domain may get, if that is limited (for whole trees).
     """
+    slices = slices_with_leader = pods
     lowest = len(tree.levels) - 1
     top = 0 if span is None else span.level
     found: list[Counts] = []
@@ -73,8 +77,15 @@ def count_up(
                 leader = np.maximum.reduceat(leader, bounds)
             if score is not None:
                 score = np.add.reduceat(score, bounds)
-        else:
+        limit = most[level] if most else None
+        if limit is not None:
+            pods = np.minimum(pods, limit)
+            with_leader = None if with_leader is None else np.minimum(with_leader, limit)
+        if level == lowest:
             slices = slices_with_leader = pods
+        elif limit is not None and level < request.slice_level:
+            slices = np.minimum(slices, limit // request.size)
+            slices_with_leader = np.minimum(slices_with_leader, limit // request.size)
         if level == request.slice_level:
             slices = pods // request.size if request.size > 1 else pods
             if with_leader is None:

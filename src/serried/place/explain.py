@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from serried.model.capacity import Bools, Free, Ints, Vector, limiting
 from serried.model.filters import Mask
 from serried.place.domain_order import in_leader_order
 from serried.place.result import NoPlacement
 from serried.place.search import Search, Unfit
+
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(eq=False)
@@ -29,8 +33,35 @@ class LeafFit:
     #: pods beside the leader, and where the leader fits; None without a leader
     with_leader: Ints | None
     leader: Ints | None
-    #: None when preferred affinity is not asked for
+    #: None when nothing ranks the nodes
     score: Ints | None
+
+    def at(self, leaves: Ints) -> LeafFit:
+        """The same for the leaves in another order."""
+
+        def of(values: NDArray[T] | None) -> NDArray[T] | None:
+            return None if values is None else values[leaves]
+
+        return LeafFit(
+            self.present[leaves],
+            of(self.within),
+            None if self.mask is None else self.mask.at(leaves),
+            lambda line: self.free(line)[leaves],
+            self.vector,
+            self.pods[leaves],
+            of(self.with_leader),
+            of(self.leader),
+            of(self.score),
+        )
+
+    def with_room_at(self, leaves: Bools) -> LeafFit:
+        """The same, with room at these leaves only."""
+        return replace(
+            self,
+            pods=np.where(leaves, self.pods, 0),
+            with_leader=None if self.with_leader is None else np.where(leaves, self.with_leader, 0),
+            leader=None if self.leader is None else np.where(leaves, self.leader, 0),
+        )
 
 
 def explain(search: Search, fit: LeafFit, unfit: Unfit, pod_set: str, topology: str, count: int) -> NoPlacement:

@@ -8,14 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from serried.model.capacity import UNLIMITED, Bools, Ints, fits, fits_beside
-from serried.model.filters import Mask, mask
+from serried.model.filters import Mask, mask, required, selected, tolerated
 from serried.model.placement import Domain, Placement
+from serried.model.pod_constraints import NO_CONSTRAINTS
+from serried.model.pod_filters import Surroundings, Verdict, follows, judge, keeps_off, preference, tied_over
 from serried.model.requests import PodSetRequest
 from serried.model.topology import Tree
 from serried.model.world import World
 from serried.place.balanced import place_balanced
 from serried.place.counts import count_up
 from serried.place.explain import LeafFit, explain
+from serried.place.limits import Rules, place_within_rules
 from serried.place.node_replacement import Replacement, are_whole, gap, merge, sliced
 from serried.place.optimal import LimitReached, place_optimal
 from serried.place.options import DEFAULT, PlaceOptions
@@ -42,13 +45,15 @@ def place(
 
     Args:
         flavor: the ResourceFlavor that all of them were assigned.
-        assume_empty: ignore what other workloads hold.
+        assume_empty: ignore what other workloads hold, and rules that their pods could help to keep.
         replacement: look only for places for the pods that were on a failed node. The places of all others are kept,
             and are taken to be charged already (the workload's hold).
 
     Returns:
         One placement per pod set, in the same order; or why the first one that has no place has none.
     """
+    if assume_empty:
+        pod_sets = [_unhelped(pod_set) for pod_set in pod_sets]
     mark = world.journal.checkpoint()
     try:
         result = _Placing(world, flavor, options, assume_empty, replacement).place(pod_sets)
@@ -58,6 +63,9 @@ def place(
         return result
     if assume_empty or replacement is not None:
         return result
+    by_us = any(pod_set.bound_by_us for pod_set in pod_sets)
+    if flavor in world.flavors and world.levels(flavor, bound_by_us=by_us):
+        result = replace(result, unlabelled=world.unlabelled(flavor, bound_by_us=by_us))
     # Whether it fits is the same for all algorithms.
     options = replace(options, optimal=False)
     empty = place(world, flavor, pod_sets, options=options, assume_empty=True)
@@ -123,7 +131,7 @@ class _Placing:
 
     def place(self, pod_sets: Sequence[PodSetRequest]) -> list[Placement] | NoPlacement:
         placed: dict[int, Placement] = {}
-        groups = _groups(pod_sets)
+        groups = self.in_order(pod_sets, _groups(pod_sets))
         for group in groups:
             self.more_to_place = group is not groups[-1]
             for i in group:
@@ -152,6 +160,25 @@ class _Placing:
             if leader is not None:
                 placed[leader] = answer[1]
         return [placed[i] for i in range(len(pod_sets))]
+
+    def in_order(self, pod_sets: Sequence[PodSetRequest], groups: list[list[int]]) -> list[list[int]]:
+        """Groups whose affinity needs pods of another group come after that one; all others stay as they are."""
+        first: list[list[int]] = []
+        left = list(groups)
+        while left:
+            free = (g for g in left if not any(self.needs(pod_sets, g, other) for other in left if other is not g))
+            first.append(next(free, left[0]))
+            left.remove(first[-1])
+        return first
+
+    def needs(self, pod_sets: Sequence[PodSetRequest], group: Sequence[int], other: Sequence[int]) -> bool:
+        namespaces = self.world.namespaces
+        return any(
+            follows(pod_sets[i].kind, pod_sets[j].kind, namespaces)
+            for i in group
+            for j in other
+            if pod_sets[i].kind.constraints.affinity
+        )
 
     def group(
         self, workers: PodSetRequest, leader: PodSetRequest | None, name: str
@@ -206,13 +233,20 @@ class _Placing:
     def search(self, request: PlacementRequest) -> Leaves | NoPlacement:
         tree, topology = request.tree, request.topology
         key = tree.keys[topology.level]
-        fit = self.fit(request)
+        verdict = self.judge(tree, request.workers)
+        problem = _not_kept(request, verdict)
+        if problem:
+            return NoPlacement(request.name, problem, needed=request.count // topology.size)
+        fit = self.fit(request, verdict)
         if not fit.present.any():
             return NoPlacement(
                 request.name, f"no topology domains at level: {key}", level=key, needed=request.count // topology.size
             )
-        counts = count_up(tree, topology, fit.pods, fit.with_leader, fit.leader, fit.score)
         best_fit = topology.mode != "unconstrained" or not self.options.least_free_when_unconstrained
+        rules = None if verdict is None or request.count == 1 else Rules.of(verdict, tree)
+        if rules is not None:
+            return self.search_within(rules, request, fit, best_fit)
+        counts = count_up(tree, topology, fit.pods, fit.with_leader, fit.leader, fit.score)
         search = Search(
             tree, counts, topology, request.count // topology.size, request.leader is not None, best_fit, fit.present
         )
@@ -239,18 +273,42 @@ class _Placing:
             found = Unfit(found.level, 0)
         if self.bare:
             return NoPlacement(request.name, "there is no place")
-        name = self.world.flavors[self.flavor].spec.topology_name or self.flavor
-        return explain(search, fit, found, request.name, name, request.count)
+        return explain(search, fit, found, request.name, self.topology, request.count)
 
-    def fit(self, request: PlacementRequest) -> LeafFit:
-        """What fits on each leaf now."""
+    def search_within(
+        self, rules: Rules, request: PlacementRequest, fit: LeafFit, best_fit: bool
+    ) -> Leaves | NoPlacement:
+        """As `search`, under rules between the pods."""
+        found = place_within_rules(
+            self.world.nodes, request.tree, request.topology, rules, fit, request.count, best_fit
+        )
+        if isinstance(found, Leaves):
+            return replace(found, fallback="rules between pods limit the domains" if self.options.optimal else "")
+        if isinstance(found, str):
+            text = f"pods cannot keep a rule about {found}: its domains cut across those of slices or of other rules"
+            return NoPlacement(request.name, text, needed=request.count // request.topology.size)
+        result = explain(found.search, found.fits, found.unfit, request.name, self.topology, request.count)
+        return replace(result, message=f"{result.message}. {rules}")
+
+    @property
+    def topology(self) -> str:
+        return self.world.flavors[self.flavor].spec.topology_name or self.flavor
+
+    def fit(self, request: PlacementRequest, verdict: Verdict | None) -> LeafFit:
+        """What fits on each leaf now. `verdict`: on the workers."""
         tree, nodes, workers = request.tree, self.world.nodes, request.workers
         present = tree.present(nodes.usable)
         masked = self.mask(tree, workers)
+        if masked is not None and verdict is not None:
+            alone = verdict.spread_of_one(nodes) if request.count == 1 else ()
+            masked = masked.without(tree.rows, (*verdict.exclusions, *alone))
         allowed = _allowed(present, masked)
         score = None
         if self.options.preferred_affinity:
             score = np.zeros(tree.leaves, dtype=np.int64) if masked is None else np.where(allowed, masked.score, 0)
+        if tree.host and (workers.kind.constraints.preferred or workers.kind.constraints.preferred_spread):
+            more = np.where(allowed, preference(self.around, workers.kind)[tree.rows], 0)
+            score = more if score is None else score + more
         if request.within is not None:
             allowed = allowed & request.within
         free = tree.leaf_free(self.array, nodes.usable)
@@ -261,6 +319,8 @@ class _Placing:
             else:
                 pods = fits(free, vector, tree.leaves)
             pods *= allowed
+            if verdict is not None and verdict.alone(tree.keys[-1]):
+                np.minimum(pods, 1, out=pods)
             return LeafFit(present, request.within, masked, free, vector, pods, None, None, score)
         own = self.world.capacity.vector(request.leader.requests)
         if tree.host:
@@ -270,11 +330,38 @@ class _Placing:
             pods, beside, fitting = fits_beside(free, vector, own, tree.leaves)
             welcome = fitting.astype(np.int64)
         pods, beside = pods * allowed, beside * allowed
+        if verdict is not None and verdict.alone(tree.keys[-1]):
+            pods, beside = np.minimum(pods, 1), np.minimum(beside, 1)
+        if keeps_off(workers.kind, request.leader.kind, self.world.namespaces, tree.keys[-1]):
+            beside = np.zeros_like(beside)
         hosts = (welcome > 0) & _allowed(present, self.mask(tree, request.leader))
+        leader_verdict = self.judge(tree, request.leader)
+        if leader_verdict is not None:
+            hosts &= leader_verdict.allowed(nodes)[tree.rows]
         if request.within is not None:
             hosts &= request.within
         with_leader = np.where(hosts, beside, pods)
         return LeafFit(present, request.within, masked, free, vector, pods, with_leader, hosts.astype(np.int64), score)
+
+    def judge(self, tree: Tree, pod_set: PodSetRequest) -> Verdict | None:
+        """What pods around them, ports and volumes say of the pods; None if nothing does."""
+        world, kind = self.world, pod_set.kind
+        if not tree.host or (kind.constraints is NO_CONSTRAINTS and not world.index.repels()):
+            return None
+        flavor = world.flavors[self.flavor].spec
+        by_affinity = by_taints = np.ones(len(world.nodes.names), dtype=np.bool_)
+        if kind.constraints.spread:
+            by_affinity = selected(world.nodes, {**pod_set.node_selector, **flavor.node_labels})
+            by_affinity &= required(world.nodes, pod_set.node_affinity)
+            by_taints = tolerated(world.nodes, (*pod_set.tolerations, *flavor.tolerations))
+        return judge(self.around, kind, by_affinity, by_taints, bound_by_us=pod_set.bound_by_us)
+
+    @property
+    def around(self) -> Surroundings:
+        """What pods are judged by, as it is at this point of the trial."""
+        world = self.world
+        pods = world.index.without_workloads() if self.assume_empty else world.index
+        return Surroundings(world.nodes, pods, world.storage, world.namespaces)
 
     def mask(self, tree: Tree, pod_set: PodSetRequest) -> Mask | None:
         """What the filters say of the leaves; None where they are not asked, since the leaves are not hosts."""
@@ -289,7 +376,7 @@ class _Placing:
         order = order[pods[order] > 0]
         leaves, pods = leaves[order], pods[order]
         if self.more_to_place:
-            self.world.charge(self.array, tree, leaves, pods, pod_set.requests)
+            self.world.charge(self.array, tree, leaves, pods, pod_set)
         if self.bare:
             self.rows += [tree.rows[leaves]] if tree.host else [tree.leaf_rows(leaf) for leaf in leaves.tolist()]
             return Placement(pod_set.name, self.flavor, tree.answer_levels, ())
@@ -353,6 +440,7 @@ class _Placing:
             return NoPlacement(
                 request.name, f"cannot find replacement assignment for unhealthy node: {replacement.unhealthy}"
             )
+        self.world.set_aside(pod_set.kind, replacement.unhealthy)
         request = replace(
             request, workers=pod_set, leader=None, topology=topology, count=lost, within=within, beside_kept=True
         )
@@ -368,6 +456,26 @@ class _Placing:
 
 def _allowed(present: Bools, masked: Mask | None) -> Bools:
     return present if masked is None else present & masked.allowed
+
+
+def _unhelped(pod_set: PodSetRequest) -> PodSetRequest:
+    """The same, without the rules that pods of others could help to keep."""
+    constraints = pod_set.kind.constraints
+    if not constraints.affinity and not constraints.spread:
+        return pod_set
+    return replace(pod_set, kind=replace(pod_set.kind, constraints=replace(constraints, affinity=(), spread=())))
+
+
+def _not_kept(request: PlacementRequest, verdict: Verdict | None) -> str:
+    """Why pods of a group, or several pods, can never keep the rules between them as they are asked for; "" if they
+    may."""
+    if verdict is not None and verdict.one_in_all and request.count > 1:
+        return f"{request.count} pods share a volume that is for one pod (ReadWriteOncePod)"
+    if request.leader is not None:
+        key = tied_over(request.workers.kind, request.leader.kind, request.tree.keys[-1])
+        if key:
+            return f"a rule about the label {key} is between the leader and the others of its pod set group"
+    return ""
 
 
 def _without(request: PlacementRequest, hostname: str) -> PlacementRequest:

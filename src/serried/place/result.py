@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from serried.model.placement import Domain, Placement
@@ -34,6 +34,8 @@ class NoPlacement:
     #: how many nodes were looked at, and how many each filter or resource excluded ("resource "cpu"" → nodes)
     total_nodes: int = 0
     excluded: Mapping[str, int] = field(default_factory=dict)
+    #: label of a level → nodes that lack it, and were not looked at
+    unlabelled: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: whether it would fit if all nodes were free of pods Serried can move; None: not examined
     fits_when_empty: bool | None = None
     #: how many slices the best domain (or all together) would hold then, at most `needed`, and which one that is

@@ -176,6 +176,27 @@ def descend(search: Search, found: Found) -> Leaves | None:
     return below_slices(search, level, filled, search.request.size)
 
 
+def descend_within(search: Search, found: Found) -> Leaves | None:
+    """As `descend`, but each domain keeps what it was given: what the limits of domains on the way down need.
+
+    Returns None if a level does not hold what the level above promised.
+    """
+    counts = search.counts[found.level]
+    slices, with_leader = counts.slices, counts.slices_with_leader
+    filled = fill(counts, found.domains, search.need, search.leader, search.best_fit, slices, with_leader)
+    if not filled.complete:
+        return None
+    level = found.level
+    while level < search.request.slice_level:
+        used = (filled.amounts > 0) | (filled.domains == filled.leader)
+        divided = _divide(search, level, filled.domains[used], filled.amounts[used], filled.leader, in_slices=True)
+        if divided is None:
+            return None
+        filled = Filled(*divided, True)
+        level += 1
+    return below_slices(search, level, filled, search.request.size)
+
+
 def below_slices(search: Search, level: int, filled: Filled, size: int) -> Leaves | None:
     """Divides the pods of each domain among its own children, down to the leaves.
 
@@ -194,33 +215,40 @@ def below_slices(search: Search, level: int, filled: Filled, size: int) -> Leave
     return Leaves(domains, pods, leader)
 
 
-def _divide(search: Search, level: int, domains: Ints, pods: Ints, leader: int) -> tuple[Ints, Ints, int] | None:
-    """Divides pods of domains below the slice level: (children, pods of each, the leader's child)."""
+def _divide(
+    search: Search, level: int, domains: Ints, pods: Ints, leader: int, *, in_slices: bool = False
+) -> tuple[Ints, Ints, int] | None:
+    """Divides pods of domains below the slice level: (children, pods of each, the leader's child).
+
+    `in_slices`: slices of domains above the slice level instead.
+    """
     counts = search.counts[level + 1]
-    size = search.request.inner[level + 1] or 1
+    values = counts.slices if in_slices else counts.pods
+    size = 1 if in_slices else search.request.inner[level + 1] or 1
     parts, amounts, host = [], [], -1
     if leader >= 0:
         # Only the leader's domain has to mind the leader.
         at = int(np.flatnonzero(domains == leader)[0])
-        divided = divide_each(search, level, domains[at : at + 1], pods[at : at + 1], leader, size)
+        own, amount = domains[at : at + 1], pods[at : at + 1]
+        divided = divide_each(search, level, own, amount, leader, size, in_slices=in_slices)
         if divided is None:
             return None
         parts, amounts, host = [divided[0]], [divided[1]], divided[2]
         domains, pods = np.delete(domains, at), np.delete(pods, at)
     if len(domains):
-        # Below the slice level children come in the order of rising room, so the one that takes the rest is also the
-        # one that fits it best, and all domains can be divided at once.
+        # Children come in the order of rising room, so the one that takes the rest is also the one that fits it
+        # best, and all domains can be divided at once.
         by_path = np.argsort(domains)
         domains, need = domains[by_path], pods[by_path] // size
         children = children_of(search.tree, level, domains)
         bounds = search.tree.levels[level].children
         sizes = bounds[domains + 1] - bounds[domains]
         parent = np.repeat(np.arange(len(domains)), sizes)
-        keys = [parent, counts.pods[children]]
+        keys = [parent, values[children]]
         if counts.score is not None:
             keys.insert(1, -counts.score[children])
         children = sort(children, *keys)
-        own = counts.pods[children] // size
+        own = values[children] // size
         total = np.cumsum(own)
         before = total - own
         before -= np.repeat(before[np.cumsum(sizes) - sizes], sizes)
@@ -233,15 +261,19 @@ def _divide(search: Search, level: int, domains: Ints, pods: Ints, leader: int) 
 
 
 def divide_each(
-    search: Search, level: int, domains: Ints, pods: Ints, leader: int, size: int
+    search: Search, level: int, domains: Ints, pods: Ints, leader: int, size: int, *, in_slices: bool = False
 ) -> tuple[Ints, Ints, int] | None:
     """Divides the pods of each domain, in slices of `size`, among its children, one domain after the other.
 
     Returns the children, the pods of each and the leader's child; None if a domain does not hold what it should.
+    `in_slices`: slices of domains above the slice level instead.
     """
     counts = search.counts[level + 1]
-    values = counts.pods // size if size > 1 else counts.pods
-    with_leader = counts.pods_with_leader // size if size > 1 else counts.pods_with_leader
+    if in_slices:
+        values, with_leader = counts.slices, counts.slices_with_leader
+    else:
+        values = counts.pods // size if size > 1 else counts.pods
+        with_leader = counts.pods_with_leader // size if size > 1 else counts.pods_with_leader
     parts, amounts, host = [], [], -1
     for domain, number in zip(domains.tolist(), pods.tolist(), strict=True):
         children = in_order(counts, children_of(search.tree, level, np.array([domain])), search.best_fit)

@@ -22,6 +22,7 @@ from serried.api.kueue import (
 )
 from serried.api.meta import Key
 from serried.api.problem import Problem
+from serried.model.storage import StorageObject
 from serried.model.world import World
 from serried.place.options import DEFAULT, PlaceOptions
 from serried.schedule.cycle import malformed, node_events, queue_events, workload_events
@@ -116,6 +117,13 @@ class Engine:
 
     def delete_pod(self, key: Key) -> None:
         self._run("Pod", key, node_events.delete_pod, key)
+
+    def set_storage(self, obj: StorageObject) -> None:
+        """A claim, volume, storage class, CSI node or driver, or an attachment was added or changed."""
+        self._run(type(obj).__name__, obj.key, node_events.set_storage, obj)
+
+    def delete_storage(self, obj: StorageObject) -> None:
+        self._run(type(obj).__name__, obj.key, node_events.delete_storage, obj)
 
     def set_topology(self, topology: Topology) -> None:
         self._run("Topology", topology.key, node_events.set_topology, topology)

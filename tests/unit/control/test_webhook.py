@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from serried.api import names
-from serried.api.resources import MUTATING_WEBHOOKS, Resource
+from serried.api.resources import CLAIMS, MUTATING_WEBHOOKS, STORAGE_CLASSES, Resource
 from serried.cluster.protocol import AlreadyExists
 from serried.control import webhook
 from serried.control.config import ConfigurationError, Webhook
@@ -23,9 +23,14 @@ from serried.jobs.job import BatchJob
 KIND = BatchJob()
 
 
-def admission_review(operation: str = "CREATE") -> bytes:
-    job = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {"template": {"spec": {}}}}
-    return msgspec.json.encode({"request": {"uid": "u", "operation": operation, "object": job}})
+def admission_review(operation: str = "CREATE", **spec: Any) -> bytes:
+    job = {"metadata": {"labels": {names.QUEUE_NAME: "lq"}}, "spec": {"template": {"spec": spec}}}
+    request = {"uid": "u", "operation": operation, "namespace": "default", "object": job}
+    return msgspec.json.encode({"request": request})
+
+
+async def review(body: bytes, cluster: EmbeddedCluster | None = None, *, bind: bool = True) -> dict[str, Any]:
+    return await webhook.review(body, KIND, cluster or EmbeddedCluster(), bind=bind)
 
 
 @pytest.mark.parametrize(
@@ -41,9 +46,9 @@ def admission_review(operation: str = "CREATE") -> bytes:
     ],
     ids=str,
 )
-def test_an_object_that_is_no_job_is_left_to_the_api_server(odd: dict[str, Any]) -> None:
+async def test_an_object_that_is_no_job_is_left_to_the_api_server(odd: dict[str, Any]) -> None:
     body = msgspec.json.encode({"request": {"uid": "u", "operation": "CREATE", "object": odd}})
-    assert "patch" not in webhook.review(body, KIND, bind=True)["response"]
+    assert "patch" not in (await review(body))["response"]
 
 
 def operations(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -51,21 +56,49 @@ def operations(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return patch
 
 
-def test_a_queued_job_is_suspended_and_claimed() -> None:
-    answer = webhook.review(admission_review(), KIND, bind=True)
+async def test_a_queued_job_is_suspended_and_claimed() -> None:
+    answer = await review(admission_review())
     assert (answer["response"]["uid"], answer["response"]["allowed"]) == ("u", True)
     assert [o["path"] for o in operations(answer)] == ["/spec/suspend", "/spec/template/spec/schedulerName"]
-    assert [o["path"] for o in operations(webhook.review(admission_review(), KIND, bind=False))] == ["/spec/suspend"]
+    assert [o["path"] for o in operations(await review(admission_review(), bind=False))] == ["/spec/suspend"]
 
 
-def test_later_changes_pass_untouched() -> None:
-    assert "patch" not in webhook.review(admission_review("UPDATE"), KIND, bind=True)["response"]
+async def test_later_changes_pass_untouched() -> None:
+    assert "patch" not in (await review(admission_review("UPDATE")))["response"]
+
+
+@pytest.mark.parametrize(
+    ("claims", "left"),
+    [
+        ([], False),
+        ([{"storageClassName": "late"}], True),
+        ([{"storageClassName": "late", "volumeName": "pv"}], False),
+        ([{"storageClassName": "gone"}], False),
+    ],
+)
+async def test_pods_whose_claims_are_bound_where_they_go_are_left_to_kube_scheduler(
+    claims: list[dict[str, Any]], left: bool
+) -> None:
+    cluster = EmbeddedCluster()
+    late = {"metadata": {"name": "late"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"}
+    await cluster.create(STORAGE_CLASSES, late)
+    for spec in claims:
+        annotations = {"pv.kubernetes.io/bind-completed": "yes"} if "volumeName" in spec else {}
+        await cluster.create(
+            CLAIMS, {"metadata": {"name": "data", "annotations": annotations}, "spec": spec}, "default"
+        )
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    answer = await review(admission_review(volumes=volumes), cluster)
+    expected = ["/spec/suspend"] if left else ["/spec/suspend", "/spec/template/spec/schedulerName"]
+    assert [o["path"] for o in operations(answer)] == expected
+    text = 'persistentvolumeclaim "data" is bound or provisioned where its first pod goes'
+    assert answer["response"].get("warnings", []) == ([f"the pods are left to kube-scheduler: {text}"] if left else [])
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b"[1]", b'{"request": {"uid": 3}}'])
-def test_what_is_no_review_is_refused(body: bytes) -> None:
+async def test_what_is_no_review_is_refused(body: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
-        webhook.review(body, KIND, bind=True)
+        await review(body)
 
 
 def test_the_registration_leads_to_the_service_or_the_url() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import msgspec
 
 from serried.api import names
-from serried.api.core import RuntimeClass
+from serried.api.core import ClaimVolumeSource, RuntimeClass, Volume
 from serried.api.kueue import Workload
-from serried.api.meta import Condition
+from serried.api.meta import Condition, ObjectMeta
 from serried.api.resources import (
+    CLAIMS,
     NODES,
     RUNTIME_CLASSES,
+    STORAGE_CLASSES,
     WORKLOADS,
 )
+from serried.api.storage import PersistentVolumeClaim, StorageClass
 from serried.gang.membership import Member, Stage
 from serried.lifecycle.actions import (
     CreatePodGroup,
@@ -47,6 +50,34 @@ def test_a_job_without_a_workload_gets_one_that_it_owns() -> None:
     assert (owner.kind, owner.uid) == ("Job", "u1")
     assert workload.spec.queue_name == "lq"
     assert [p.count for p in workload.spec.pod_sets] == [2]
+
+
+def test_of_pods_that_only_kube_scheduler_can_bind_the_job_is_told_so() -> None:
+    given = job()
+    (step,) = steps(given)
+    assert isinstance(step, CreateWorkload)
+    assert step.event is None
+
+    given.spec.template.spec.volumes = (
+        Volume(name="s", persistent_volume_claim=ClaimVolumeSource(claim_name="scratch")),
+    )
+    late = StorageClass(metadata=ObjectMeta(name="late"), volume_binding_mode="WaitForFirstConsumer")
+    claim = PersistentVolumeClaim(metadata=ObjectMeta(name="scratch", namespace=KEY[0]))
+    claim.spec.storage_class_name = "late"
+    cluster = Cluster((STORAGE_CLASSES, late), (CLAIMS, claim))
+    (step,) = steps(given, cluster=cluster)
+    assert isinstance(step, CreateWorkload)
+    assert step.event is not None
+    assert step.event[0] == "LeftToKubeScheduler"
+    assert 'persistentvolumeclaim "scratch"' in step.event[1]
+
+    # With the claim bound, it is as any other.
+    claim = msgspec.convert(msgspec.to_builtins(claim), PersistentVolumeClaim)
+    claim.spec.volume_name = "pv"
+    cluster.feed(CLAIMS, claim)
+    (step,) = steps(given, cluster=cluster)
+    assert isinstance(step, CreateWorkload)
+    assert step.event is None
 
 
 def test_a_running_job_is_held_back_first() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from serried.api.core import PodSpec
 from serried.api.names import HOSTNAME
-from serried.api.storage import PersistentVolume, PersistentVolumeClaim
+from serried.api.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from serried.model.nodes import Nodes
 from serried.model.pod_constraints import read_constraints
 from serried.model.pod_filters import Surroundings, Verdict, judge
@@ -35,10 +35,11 @@ class Cluster:
     def has(self, name: str, labels: dict[str, str], *, leaving: bool = False, **spec: Any) -> None:
         self.index.add(kind(labels, **spec), np.array([ROW[name]]), np.ones(1, dtype=np.int64), leaving=leaving)
 
-    def judge(self, labels: dict[str, str] | None = None, **spec: Any) -> Verdict:
+    def judge(self, labels: dict[str, str] | None = None, *, bound_by_us: bool = False, **spec: Any) -> Verdict:
         everywhere = np.ones(4, dtype=np.bool_)
         around = Surroundings(self.nodes, self.index, self.storage, {"team": {}})
-        return judge(around, kind(WEB if labels is None else labels, **spec), everywhere, everywhere)
+        asked = kind(WEB if labels is None else labels, **spec)
+        return judge(around, asked, everywhere, everywhere, bound_by_us=bound_by_us)
 
     def allowed(self, verdict: Verdict) -> str:
         return "".join(name for name in "abcd" if verdict.allowed(self.nodes)[ROW[name]])
@@ -152,8 +153,8 @@ def test_a_volume_for_one_pod_is_for_one_in_all() -> None:
         "metadata": {"name": "data", "namespace": "team", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
         "spec": {"volumeName": "pv", "accessModes": ["ReadWriteOncePod"]},
     }
-    cluster.storage.set_claim(msgspec.convert(claim, PersistentVolumeClaim))
-    cluster.storage.set_volume(msgspec.convert({"metadata": {"name": "pv"}}, PersistentVolume))
+    cluster.storage.put(msgspec.convert(claim, PersistentVolumeClaim))
+    cluster.storage.put(msgspec.convert({"metadata": {"name": "pv"}}, PersistentVolume))
     found = cluster.judge(volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}])
     assert found.one_in_all
     assert cluster.allowed(found) == "abcd"
@@ -169,3 +170,17 @@ def test_a_missing_claim_is_named_and_excludes_everywhere() -> None:
 def test_a_node_that_is_named_is_the_only_one() -> None:
     cluster = Cluster()
     assert cluster.allowed(cluster.judge(nodeName="c")) == "c"
+
+
+def test_a_claim_that_waits_for_its_first_pod_is_not_for_pods_that_we_bind() -> None:
+    cluster = Cluster()
+    late = {"metadata": {"name": "late"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"}
+    claim = {"metadata": {"name": "data", "namespace": "team"}, "spec": {"storageClassName": "late"}}
+    cluster.storage.put(msgspec.convert(late, StorageClass))
+    cluster.storage.put(msgspec.convert(claim, PersistentVolumeClaim))
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    assert cluster.allowed(cluster.judge(volumes=volumes)) == "abcd"
+    found = cluster.judge(volumes=volumes, bound_by_us=True)
+    assert [reason for reason, _ in found.exclusions] == [
+        'persistentvolumeclaim "data" is bound or provisioned where its first pod goes'
+    ]

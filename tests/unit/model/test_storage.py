@@ -80,18 +80,16 @@ def left(storage: Storage, nodes: Nodes, *keys: tuple[str, str]) -> dict[str, st
 def test_why_a_claim_cannot_be_used(objects: list[Object], reason: str) -> None:
     storage = Storage()
     for obj in objects:
-        if isinstance(obj, PersistentVolume):
-            storage.set_volume(obj)
-        elif isinstance(obj, PersistentVolumeClaim):
-            storage.set_claim(obj)
+        assert isinstance(obj, PersistentVolume | PersistentVolumeClaim)
+        storage.put(obj)
     assert storage.unusable(CLAIM) == reason
 
 
 def test_a_claim_that_waits_for_its_first_pod_is_not_unusable() -> None:
     storage = Storage()
-    storage.set_class(made(StorageClass, "late", provisioner=DRIVER, volumeBindingMode="WaitForFirstConsumer"))
+    storage.put(made(StorageClass, "late", provisioner=DRIVER, volumeBindingMode="WaitForFirstConsumer"))
     late = claim(volume="", spec={"storageClassName": "late"})
-    storage.set_claim(late)
+    storage.put(late)
     assert storage.unusable(CLAIM) == ""
     assert storage.waits_for_consumer(late)
     assert not storage.waits_for_consumer(claim(volume="pv", spec={"storageClassName": "late"}))
@@ -99,8 +97,8 @@ def test_a_claim_that_waits_for_its_first_pod_is_not_unusable() -> None:
 
 def test_a_volume_for_one_pod_is_free_again_when_its_pod_is_gone() -> None:
     storage = Storage()
-    storage.set_volume(volume())
-    storage.set_claim(claim(spec={"accessModes": ["ReadWriteOncePod"]}))
+    storage.put(volume())
+    storage.put(claim(spec={"accessModes": ["ReadWriteOncePod"]}))
     assert storage.unusable(CLAIM) == ""
     storage.use(CLAIM, "a", 1)
     assert "in use by another pod" in storage.unusable(CLAIM)
@@ -111,8 +109,8 @@ def test_a_volume_for_one_pod_is_free_again_when_its_pod_is_gone() -> None:
 def test_volumes_are_where_their_node_affinity_says() -> None:
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["2", "3"]}]}]
     storage, nodes = Storage(), cluster()
-    storage.set_claim(claim())
-    storage.set_volume(volume(nodeAffinity={"required": {"nodeSelectorTerms": terms}}))
+    storage.put(claim())
+    storage.put(volume(nodeAffinity={"required": {"nodeSelectorTerms": terms}}))
     assert left(storage, nodes) == {"volumeNodeAffinity": "b"}
 
 
@@ -127,15 +125,15 @@ def test_volumes_are_where_their_node_affinity_says() -> None:
 )
 def test_volumes_in_zones_are_for_nodes_there_and_for_nodes_without_zones(labels: dict[str, str], nodes: str) -> None:
     storage = Storage()
-    storage.set_claim(claim())
-    storage.set_volume(volume(labels=labels))
+    storage.put(claim())
+    storage.put(volume(labels=labels))
     assert left(storage, cluster()) == {"volumeZone": nodes}
 
 
 def test_zones_that_cannot_be_read_are_ignored() -> None:
     storage = Storage()
-    storage.set_claim(claim())
-    storage.set_volume(volume(labels={"topology.kubernetes.io/zone": "z1__"}))
+    storage.put(claim())
+    storage.put(volume(labels={"topology.kubernetes.io/zone": "z1__"}))
     assert left(storage, cluster()) == {}
 
 
@@ -145,10 +143,10 @@ class TestLimits:
     def setup_method(self) -> None:
         self.nodes, self.storage = cluster(), Storage()
         for name, count in (("a", 1), ("b", 2), ("c", None)):
-            self.storage.set_csi_node(limit(name, count))
+            self.storage.put(limit(name, count))
         for i in range(3):
-            self.storage.set_claim(claim(f"data-{i}", f"pv-{i}"))
-            self.storage.set_volume(volume(f"pv-{i}", f"handle-{i}"))
+            self.storage.put(claim(f"data-{i}", f"pv-{i}"))
+            self.storage.put(volume(f"pv-{i}", f"handle-{i}"))
 
     def left(self, *numbers: int) -> str:
         found = left(self.storage, self.nodes, *(("team", f"data-{i}") for i in numbers))
@@ -169,7 +167,7 @@ class TestLimits:
         assert self.left(1) == "abc"
 
     def test_two_claims_of_the_same_volume_count_once(self) -> None:
-        self.storage.set_claim(claim("data-9", "pv-0"))
+        self.storage.put(claim("data-9", "pv-0"))
         self.storage.use(("team", "data-0"), "a", 1)
         self.storage.use(("team", "data-9"), "a", 1)
         self.storage.use(("team", "data-0"), "a", -1)
@@ -178,31 +176,33 @@ class TestLimits:
 
     def test_what_a_claim_in_use_is_bound_to_may_change(self) -> None:
         self.storage.use(("team", "data-0"), "a", 1)
-        self.storage.delete_volume("pv-0")
+        self.storage.drop(volume("pv-0"))
         assert self.left(1) == "abc"
-        self.storage.set_volume(volume("pv-0", "handle-0"))
+        self.storage.put(volume("pv-0", "handle-0"))
         assert self.left(1) == "bc"
-        self.storage.set_claim(claim("data-0", "pv-1"))
+        self.storage.put(claim("data-0", "pv-1"))
         assert self.left(1) == "abc"
 
     def test_attached_volumes_count_whoever_uses_them(self) -> None:
         spec = {"attacher": DRIVER, "nodeName": "a", "source": {"persistentVolumeName": "pv-0"}}
-        self.storage.set_attachment(made(VolumeAttachment, "attached", spec=spec))
+        attached = made(VolumeAttachment, "attached", spec=spec)
+        self.storage.put(attached)
         assert self.left(1) == "bc"
         # As kube-scheduler counts: of no use to a pod that wants this very volume.
         assert self.left(0) == "bc"
         self.storage.use(("team", "data-0"), "a", 1)
         assert self.left(0) == "abc"
         self.storage.use(("team", "data-0"), "a", -1)
-        self.storage.delete_attachment("attached")
+        self.storage.drop(attached)
         assert self.left(1) == "abc"
 
     def test_nothing_is_kept_of_what_is_gone(self) -> None:
         spec = {"attacher": DRIVER, "nodeName": "a", "source": {"persistentVolumeName": "pv-0"}}
-        self.storage.set_attachment(made(VolumeAttachment, "attached", spec=spec))
+        attached = made(VolumeAttachment, "attached", spec=spec)
+        self.storage.put(attached)
         self.storage.use(("team", "data-0"), "a", 1)
         self.storage.use(("team", "data-0"), "a", -1)
-        self.storage.delete_attachment("attached")
+        self.storage.drop(attached)
         for use in (self.storage._by_pods, self.storage._by_all):
             assert not use.users
             assert not any(use.volumes.values())

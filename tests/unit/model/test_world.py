@@ -144,13 +144,35 @@ def test_a_pod_counts_on_a_node_that_is_seen_later_and_after_it_came_back() -> N
 
 def test_absurd_amounts_do_not_wrap_around() -> None:
     world = racks(1)
-    for i in range(20):
-        world.set_pod(pod(f"p{i}", "b0-r0-n0", {GPU: "9E", "memory": "100000Ei"}))
-    assert free(world, "b0-r0-n0") < 0
-    assert free(world, "b0-r0-n0", "memory") < 0
-    for i in range(20):
+    world.set_node(node("b0-r0-n0", allocatable={GPU: "8", "memory": "1Ti", "pods": "500"}))
+    for i in range(1000):
+        world.set_pod(pod(f"p{i}", "b0-r0-n0", {GPU: "9E", "memory": f"{i % 3 + 30}Pi"}))
+        assert free(world, "b0-r0-n0") < 0
+        assert free(world, "b0-r0-n0", "memory") < 0
+    validate(world)
+    for i in range(1000):
         world.delete_pod(("default", f"p{i}"))
-    assert free(world, "b0-r0-n0") == 8
+    assert (free(world, "b0-r0-n0"), free(world, "b0-r0-n0", "memory")) == (8, 2**40)
+
+
+def test_resources_that_no_node_has_are_no_lines_until_one_has_them() -> None:
+    world = racks(1)
+    lines = dict(world.resources())
+    for i in range(10):
+        asked = {f"example.com/unknown-{i}-{k}": "1" for k in range(1000)}
+        world.set_pod(pod(f"p{i}", "b0-r0-n0", asked | {GPU: "1"}, workload="wl" if i else ""))
+    world.hold(WL, [on_hosts(("b0-r0-n0", 2))], [PodSetRequest("main", 2, {GPU: 1, "example.com/unknown-0-1": 1})])
+    world.journal.commit()
+    assert dict(world.resources()) == lines
+    assert world.capacity.free.shape[0] == 4
+    assert len(world._vectors) < 20
+    validate(world)
+    # What pods and holds ask for is charged once a node has it.
+    allocatable = {GPU: "8", "pods": "110", "example.com/unknown-0-1": "5"}
+    world.set_node(node("b0-r0-n0", allocatable=allocatable))
+    assert dict(world.resources()).keys() - lines == {"example.com/unknown-0-1"}
+    validate(world)
+    assert free(world, "b0-r0-n0", "example.com/unknown-0-1") == 2
 
 
 # --- holds

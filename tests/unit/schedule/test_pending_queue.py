@@ -74,6 +74,17 @@ def test_after_the_first_of_a_class_left_the_next_is_looked_at() -> None:
     assert looked_at(pending, refused()) == [1, 2]
 
 
+def test_one_that_is_refused_for_a_reason_of_its_own_is_a_class_by_itself() -> None:
+    pending = queue("a", "a", "a")
+    pending.separate(order(0))
+    assert looked_at(pending, refused(Changed.NODES)) == [0, 1]
+    pending.separate(order(0))
+    pending.changed(Changed.NODES)
+    assert looked_at(pending, refused(Changed.NODES)) == [0, 1]
+    pending.remove(order(0))
+    assert len(pending) == 2
+
+
 def test_strict_fifo_stops_behind_the_first_that_does_not_fit() -> None:
     pending = queue("a", "b", "a", strict=True)
     assert looked_at(pending, refused()) == [0]

@@ -1,4 +1,4 @@
-"""Nodes, pods, topologies and flavors that were added, changed or deleted."""
+"""Nodes, pods, volumes, topologies and flavors that were added, changed or deleted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from serried.api.core import Node, Pod
 from serried.api.kueue import ResourceFlavor, Topology
 from serried.api.meta import Key
 from serried.api.names import QueueReason
+from serried.model.storage import StorageObject
 from serried.schedule.state.routing import refresh
 from serried.schedule.state.state import State
 from serried.schedule.types.changed import Changed
@@ -31,6 +32,16 @@ def set_pod(state: State, pod: Pod) -> None:
 
 def delete_pod(state: State, key: Key) -> None:
     if state.world.delete_pod(key):
+        state.requeue.changed(Changed.NODES)
+
+
+def set_storage(state: State, obj: StorageObject) -> None:
+    if state.world.storage.put(obj):
+        state.requeue.changed(Changed.NODES)
+
+
+def delete_storage(state: State, obj: StorageObject) -> None:
+    if state.world.storage.drop(obj):
         state.requeue.changed(Changed.NODES)
 
 

@@ -249,8 +249,11 @@ def preemption_request(
 
     needed = {fr: amount for fr, amount in found.usage.items() if amount > 0}
     placed = placed_choices(state, queue, found)
+    # Of rules about other pods some are kept by pods that are there, and break when these leave.
+    ruled = any(p.kind.constraints or state.world.repels(p.kind) for p in info.pod_sets)
+    monotone = len(placed) == 1 and not ruled
     return PreemptionRequest(
-        info, queue.name, needed, found.contested, nodes=nodes if placed else None, monotone=len(placed) == 1
+        info, queue.name, needed, found.contested, nodes=nodes if placed else None, monotone=monotone
     )
 
 

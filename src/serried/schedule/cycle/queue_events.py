@@ -191,6 +191,8 @@ def _unlink(state: State, key: Key, queue: LocalQueueState) -> None:
 def set_namespace(state: State, name: str, labels: Mapping[str, str]) -> None:
     if state.namespaces.get(name) != labels:
         state.namespaces[name] = dict(labels)
+        if state.world.index.repels():
+            state.requeue.changed(Changed.NODES)
         _namespace_changed(state, name)
 
 

@@ -208,6 +208,13 @@ class PendingQueue:
         self._first_changed(name, found)
         return list(found.members) if new else [order]
 
+    def separate(self, order: Order) -> None:
+        """A workload does not fit for a reason that others of its class need not have: it is a class by itself."""
+        name = self._class_of[order]
+        if len(self._classes[name].members) > 1:
+            self.remove(order)
+            self.add(order, b"%s alone %s" % (name, "/".join(order[-2:]).encode()))
+
     def changed(self, what: Changed) -> None:
         """Something changed: whoever is blocked on it is to be looked at again, and scans of flavors begin anew."""
         self._scans.clear()

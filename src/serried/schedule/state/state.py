@@ -63,7 +63,7 @@ class State:
         self.accounts = Accounts(self.stale)
         self.flavors: Mapping[str, ResourceFlavor] = self.world.flavors
         self.topologies: Mapping[str, Topology] = self.world.topologies
-        self.namespaces: dict[str, Mapping[str, str]] = {}
+        self.namespaces = self.world.namespaces
         self.cluster_queues: dict[str, ClusterQueueState] = {}
         self.local_queues: dict[Key, LocalQueueState] = {}
         self.cohorts: dict[str, CohortState] = {}

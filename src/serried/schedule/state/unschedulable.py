@@ -28,6 +28,9 @@ def take_changes(state: State) -> None:
 
 def block(state: State, queue: ClusterQueueState, order: Order, unschedulable: Unschedulable) -> None:
     """The class that starts with this workload does not fit, and its members are told so."""
+    if any(state.world.repels(pod_set.kind) for pod_set in state.workloads[key_of(order)].info.pod_sets):
+        # Its labels are not those of others of its class.
+        queue.pending.separate(order)
     unschedulable = replace(unschedulable, blocked_on=_blocked_on(state, queue, unschedulable.blocked_on))
     state.requeue.wait(queue.name, unschedulable.blocked_on & ~Changed.VICTIMS, state.ledger.tree_of(queue.name))
     for member in queue.pending.block(order, unschedulable):

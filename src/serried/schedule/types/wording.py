@@ -210,12 +210,18 @@ def no_place(flavor: str, failed: NoPlacement) -> Reason:
     else:
         start += f". All {where} together have room for {fits} of {failed.needed} {unit}{beside}"
     if never:
-        start += (
-            " even without any other workload: it can never fit on the nodes there are. Ask for fewer or smaller pods"
-        )
-        start += ", or for a level higher up." if domain else "."
+        start += " even without any other workload: it can never fit on the nodes there are."
+        # Of the reasons that exclude every node, what the pods ask of nodes, not how much.
+        blocking = [name for name, nodes in failed.excluded.items() if nodes == failed.total_nodes]
+        if blocking and not blocking[0].startswith("resource "):
+            start += f" All are excluded by {blocking[0]}."
+        else:
+            start += " Ask for fewer or smaller pods" + (", or for a level higher up." if domain else ".")
     else:
         start += " now."
+    for label, nodes in failed.unlabelled.items():
+        named = ", ".join(nodes[:_NAMED]) + (" …" if len(nodes) > _NAMED else "")
+        start += f" Not looked at, since the label {label} is missing: {named}."
     return Reason(
         layer="topology",
         code=PendingReason.TOPOLOGY_PLACEMENT_FAILED,

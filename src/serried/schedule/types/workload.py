@@ -18,6 +18,10 @@ from serried.api.meta import Key, condition_is, find_condition
 from serried.api.names import (
     GROUP_WORKLOAD,
     JOB_UID,
+    LOCAL_QUEUE_NAME,
+    MANAGED,
+    POD_GROUP,
+    POD_SET,
     PRIORITY_BOOST,
     SCHEDULER_NAME,
     EvictedReason,
@@ -25,8 +29,11 @@ from serried.api.names import (
 )
 from serried.api.problem import Problem
 from serried.api.quantity import LIMIT, MILLI, QuantityError, format_quantity, parse, resource_value
+from serried.model.pod_constraints import NO_CONSTRAINTS, read_constraints
+from serried.model.pod_index import PodKind
 from serried.model.pods import pod_requests
 from serried.model.requests import PodSetRequest
+from serried.model.requirements import by_labels, by_spec
 
 #: Where a workload stands in a ClusterQueue, smallest first: higher priority, then longer in the queue, then by name.
 #: (-priority, seconds since 1970 at which it queued, uid, namespace, name); no two are equal.
@@ -73,7 +80,8 @@ class WorkloadInfo:
 
     @property
     def equivalence_class(self) -> bytes:
-        """Workloads of one ClusterQueue with the same value fit, or do not fit, alike."""
+        """Workloads of one ClusterQueue with the same value fit, or do not fit, alike; but for pods that others keep
+        off (see `PendingQueue.separate`)."""
         return msgspec.msgpack.encode(
             [
                 self.priority,
@@ -88,6 +96,7 @@ class WorkloadInfo:
                         p.node_affinity,
                         p.tolerations,
                         p.bound_by_us,
+                        p.kind.constraints and (p.kind.namespace, p.kind.constraints, p.kind.labels_asked_for),
                     )
                     for p in self.pod_sets
                 ),
@@ -130,7 +139,7 @@ def read_workload(workload: Workload, *, boost: bool = False) -> WorkloadInfo:
     problems: list[Problem] = []
     given_back = {r.name: max(0, r.count) for r in status.reclaimable_pods}
     pod_sets = [
-        _read_pod_set(pod_set, f"spec.podSets[{i}]", given_back.get(pod_set.name, 0), problems)
+        _read_pod_set(workload, pod_set, f"spec.podSets[{i}]", given_back.get(pod_set.name, 0), problems)
         for i, pod_set in enumerate(spec.pod_sets)
     ]
     for name, times in Counter(p.name for p in spec.pod_sets).items() if len(spec.pod_sets) > 1 else ():
@@ -168,11 +177,28 @@ def _queued_at(workload: Workload) -> datetime:
 _PodSet = tuple[str, int, PodSetTopologyRequest | None, PodSpec]
 
 
-def _read_pod_set(pod_set: PodSet, path: str, given_back: int, problems: list[Problem]) -> PodSetRequest:
-    what: _PodSet = (pod_set.name, pod_set.count, pod_set.topology_request, pod_set.template.spec)
+def _read_pod_set(
+    workload: Workload, pod_set: PodSet, path: str, given_back: int, problems: list[Problem]
+) -> PodSetRequest:
+    spec, namespace, labels = pod_set.template.spec, workload.metadata.namespace, _pod_labels(workload, pod_set)
+    what: _PodSet = (pod_set.name, pod_set.count, pod_set.topology_request, spec)
     request, wrong = _read_alike(msgspec.json.encode(what))
+    constraints = NO_CONSTRAINTS if wrong else read_constraints(spec, namespace, labels)
+    if request.bound_by_us and (reason := by_labels(constraints).reason):
+        wrong = (*wrong, _not_ours(reason))
     problems += (Problem(f"{path}.{p.field}", p.found, p.allowed) for p in wrong)
-    return replace(request, count=max(0, request.count - given_back)) if given_back else request
+    return replace(request, count=max(0, request.count - given_back), kind=PodKind(namespace, labels, constraints))
+
+
+def _pod_labels(workload: Workload, pod_set: PodSet) -> dict[str, str]:
+    """The labels that its pods will have, as far as they are known: see `jobs.podset.pod_set_start`."""
+    given = pod_set.template.metadata.labels
+    ours = {POD_SET: pod_set.name, LOCAL_QUEUE_NAME: workload.spec.queue_name, MANAGED: "true"}
+    return {POD_GROUP: workload.metadata.name, **given, **ours}
+
+
+def _not_ours(reason: str) -> Problem:
+    return Problem("template.spec.schedulerName", SCHEDULER_NAME, f"default-scheduler: {reason}")
 
 
 @lru_cache(maxsize=1024)
@@ -180,6 +206,11 @@ def _read_alike(encoded: bytes) -> tuple[PodSetRequest, tuple[Problem, ...]]:
     """A pod set, and what is wrong with it: read once, and shared, for the many Workloads that are made alike."""
     name, count, topology, spec = msgspec.json.decode(encoded, type=_PodSet)
     wrong = [Problem(f"template.spec.{p.field}", p.found, p.allowed) for p in _quantity_problems(spec)]
+    bound_by_us, needs = spec.scheduler_name == SCHEDULER_NAME, by_spec(spec)
+    if needs.way == "refused":
+        wrong.append(Problem("template.spec", *needs.reason.split("; ", 1)))
+    elif needs.way == "handed over" and bound_by_us:
+        wrong.append(_not_ours(needs.reason))
     if count < 0:
         wrong.append(Problem("count", str(count), "a number >= 0"))
     request = PodSetRequest(
@@ -190,7 +221,7 @@ def _read_alike(encoded: bytes) -> tuple[PodSetRequest, tuple[Problem, ...]]:
         node_selector=spec.node_selector,
         node_affinity=spec.affinity.node_affinity if spec.affinity else None,
         tolerations=tuple(spec.tolerations),
-        bound_by_us=spec.scheduler_name == SCHEDULER_NAME,
+        bound_by_us=bound_by_us,
     )
     return request, tuple(wrong)
 
